@@ -20,7 +20,16 @@ from airflow_provider_microbatch.runtime.session import folder_beside_driver
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_TIMES = "spark.sql.parquet.outputTimestampType"
+_AS_OTHERS_READ = {
+    # Other programs, which merge files, read 96-bit times as nanoseconds: these end in the year 2262, and wrap around.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # Only Spark knows, by a key of its own in the file, that days of before 1582-10-15 are in the Julian calendar.
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    # A column may bring the id that it had in another table. Where a file has one id, Iceberg knows no column by name.
+    "spark.sql.parquet.fieldId.write.enabled": "false",
+}
+"""Settings of Spark's for files of a table with a log, whose readers know nothing of what is Spark's own."""
+
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -91,16 +100,17 @@ def write_marked(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | 
     marked = frame.withColumns(constants)
     groups = {name: transforms.column(marked, *how) for name, how in arguments.get("groups", {}).items()}
     conf = marked.sparkSession.conf
-    before = conf.get(_TIMES) or "INT96"
-    # Other programs, which merge files, read 96-bit times as nanoseconds: these end in the year 2262, and wrap around.
-    conf.set(_TIMES, "TIMESTAMP_MICROS")
+    before = {name: str(conf.get(name)) for name in _AS_OTHERS_READ}
     try:
+        for name, value in _AS_OTHERS_READ.items():
+            conf.set(name, value)
         if groups:
             listing = write(marked.withColumns(groups), {**arguments, "partition_by": list(groups)})
         else:
             listing = write(marked, arguments)
     finally:
-        conf.set(_TIMES, before)
+        for name, value in before.items():
+            conf.set(name, value)
     # Write the columns before the manifest: a complete stage must have its columns.
     report.write_schema(marked.sparkSession, arguments["path"], marked.schema, options=options_of(arguments))
     return listing

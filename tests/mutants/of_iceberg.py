@@ -8,7 +8,6 @@ SINK = "tests/sinks/test_iceberg_sink.py"
 ROLLED_BACK = "tests/execution/test_rolled_back.py"
 REFUSALS = "tests/sinks/test_iceberg_refusals.py"
 HISTORY = "tests/sinks/test_iceberg_history.py"
-MERGE = "tests/sinks/test_iceberg_merge.py"
 HIVE = "tests/sinks/test_iceberg_hive.py"
 BRANCHES = "tests/execution/test_branches.py"
 
@@ -214,36 +213,12 @@ MUTATIONS = [
         tests=("tests/sinks/test_iceberg_sink.py",),
     ),
     Mutation(
-        name="a rollback that is to stay counts as none of the newest changes",
-        why="keys keep rows of before, and changes of them are dropped, in green",
-        file="sinks/iceberg/merged/opened.py",
-        old="        return None if look.merged is None else look.merged.last\n",
-        new="        return look.last_on(look.branch)\n",
-        tests=(MERGE,),
-    ),
-    Mutation(
-        name="the way back from a rollback leads to the last batch alone",
-        why="what others have changed behind it is gone",
-        file="sinks/iceberg/look.py",
-        old="                return entry.snapshot_id\n",
-        new="                return id\n",
-        tests=(MERGE,),
-    ),
-    Mutation(
         name="a table is made of changes that cannot be merged",
         why="it keeps their columns, and the changes that are mended do not fit it",
         file="sinks/iceberg/merged/opened.py",
         old="        self._merging(None, placed).check(batch.key)\n",
         new="",
         tests=("tests/sinks/test_lake_merge_refused.py",),
-    ),
-    Mutation(
-        name="a column that was renamed is merged by its new name",
-        why="files of before have it by the old one: what is written anew has null there",
-        file="sinks/iceberg/protocol.py",
-        old="if len(names[id]) > 1 or id in mapped}",
-        new="if False}",
-        tests=(MERGE,),
     ),
     Mutation(
         name="a commit to a metastore is on no condition",
@@ -454,5 +429,21 @@ MUTATIONS = [
         old="one == number or look.was_put_in(branch, number) for",
         new="True for",
         tests=(REFUSALS,),
+    ),
+    Mutation(
+        name="a file of a stage has ids that its columns bring from another table",
+        why="readers of the Iceberg table find nulls, or another column's values, or none can read it",
+        file="runtime/write.py",
+        old='    "spark.sql.parquet.fieldId.write.enabled": "false",\n',
+        new="",
+        tests=("tests/sinks/test_iceberg_spark.py",),
+    ),
+    Mutation(
+        name="the calendar of a table's old days is that which a pipeline's setting says",
+        why="all readers but Spark's own of Parquet find days of before 1582 that are up to ten days off",
+        file="runtime/write.py",
+        old='    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",\n',
+        new="",
+        tests=("tests/runtime/test_run_job.py",),
     ),
 ]

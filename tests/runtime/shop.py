@@ -47,6 +47,20 @@ def of_kinds_of_iceberg(batch: Batch) -> DataFrame:
     )
 
 
+def with_ids_of_another_table(batch: Batch) -> DataFrame:
+    """As Spark reads a Parquet file of Iceberg's, where it is told to look for ids: other columns have them here."""
+    ids = {"id": 2, "note": 1}
+    return batch.sources["orders"].select(
+        *(F.col(name).alias(name, metadata={"parquet.field.id": id}) for name, id in ids.items())
+    )
+
+
+def before_the_calendar_was_changed(batch: Batch) -> DataFrame:
+    return batch.sources["orders"].select(
+        "id", F.expr("DATE '1500-01-01'").alias("day"), F.expr("TIMESTAMP '1500-01-01T00:00:00Z'").alias("at")
+    )
+
+
 def splits(batch: Batch) -> dict[str, DataFrame]:
     orders = batch.sources["orders"]
     return {"notes": orders.where("id = 3").select("note"), "orders": orders.select("id")}

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime import report, write
 from airflow_provider_microbatch.runtime.app import run_job
 from airflow_provider_microbatch.runtime.failure import BatchFailure
 from airflow_provider_microbatch.runtime.job import Read
+from airflow_provider_microbatch.sinks import OpenSink, SinkContext
+from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.file.report import read_schema
+from airflow_provider_microbatch.sinks.iceberg.opened import OpenIceberg
 from airflow_provider_microbatch.sinks.table import TableSink
 from airflow_provider_microbatch.sinks.table.path_catalog import PathCatalog
 from tests.runtime.jobs import BATCH, EXPECTED, ROWS, land, make_job
@@ -40,6 +45,23 @@ def orders(tmp_path: Path) -> str:
 @pytest.fixture
 def sink(tmp_path: Path) -> FileSink:
     return FileSink(str(tmp_path / "my lake ü%20"), format="json")
+
+
+def delta_in(folder: Path) -> OpenSink:
+    return DeltaSink(str(folder)).open(SinkContext())
+
+
+def rows_of(sink: OpenSink) -> list[dict[str, Any]]:
+    """As somebody finds them who reads the files without Spark."""
+    if isinstance(sink, OpenIceberg):
+        look = sink._log.look()
+        assert look is not None
+        table = look.table.scan().to_arrow()
+    else:
+        assert isinstance(sink.definition, DeltaSink)
+        table = DeltaTable(sink.definition.root.as_uri()).to_pyarrow_table()
+    found: list[dict[str, Any]] = table.sort_by("id").to_pylist()
+    return found
 
 
 def failure_of(spark: Any, sink: FileSink, function: str, paths: list[str], **changes: Any) -> dict[str, Any]:
@@ -238,6 +260,19 @@ def test_texts_that_spark_takes_for_no_value_have_partitions_of_their_own_in_ice
         found = look.table.scan(row_filter=asked).to_arrow().to_pylist()
         assert [(row["id"], row["note"]) for row in found] == [(id, note)]
     assert sorted(str(one.file.partition[0]) for one in look.table.scan().plan_files()) == sorted(map(str, notes))
+
+
+@pytest.mark.parametrize("open_in", [opened_in, delta_in], ids=["iceberg", "delta"])
+def test_days_of_before_1582_are_told_to_all_readers_in_the_calendar_of_theirs(
+    spark: Any, tmp_path: Path, orders: str, open_in: Callable[[Path], OpenSink]
+) -> None:
+    sink, rebase = open_in(tmp_path / "lake"), "spark.sql.parquet.datetimeRebaseModeInWrite"
+    run_job(spark, make_job(sink, "before_the_calendar_was_changed", [orders], conf={rebase: "LEGACY"}))
+    assert spark.conf.get(rebase) == "LEGACY"
+    spark.conf.unset(rebase)
+    sink.publish(EXPECTED, 1)
+    found = {(row["day"], row["at"]) for row in rows_of(sink)}
+    assert found == {(dt.date(1500, 1, 1), dt.datetime(1500, 1, 1, tzinfo=dt.UTC))}
 
 
 def test_a_stage_is_never_written_twice_and_the_result_is_not_blamed(spark: Any, sink: FileSink, orders: str) -> None:

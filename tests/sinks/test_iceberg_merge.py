@@ -10,18 +10,24 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from pyiceberg.exceptions import CommitStateUnknownException
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import Table
-from pyiceberg.types import UUIDType
+from pyiceberg.typedef import Record
+from pyiceberg.types import LongType, NestedField, StructType, UUIDType
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.iceberg.log import IcebergLog
 from airflow_provider_microbatch.sinks.iceberg.look import Look
 from airflow_provider_microbatch.sinks.iceberg.merged.shown import ShownFiles
+from airflow_provider_microbatch.sinks.merge import Merge
 from tests.sinks.changes import change
+from tests.sinks.delta_stages import write_rows
 from tests.sinks.merged_iceberg import MergedInIceberg
 from tests.sinks.stages import CHECKPOINT, batch_of, expect
+from tests.support.iceberg_table import opened_in
 
 NEWEST = [(1, "a", 3, 1, "x"), (3, "a", 2, 1, "x")]
 """The rows of all three batches."""
@@ -211,6 +217,90 @@ def test_a_file_of_the_rows_that_is_gone_is_named(table: MergedInIceberg) -> Non
         Path(path.removeprefix("file://")).unlink()
     with pytest.raises(SinkError, match=r"a file is gone that the Iceberg table shop\.customers needs"):
         table.publish(4, change(ts=9))
+
+
+def test_columns_that_files_of_others_call_by_other_names_are_found_by_their_ids(tmp_path: Path) -> None:
+    """Iceberg's writers put ``order_x2Did`` for ``order-id`` into a file."""
+    sink = opened_in(tmp_path / "shop", merge=Merge(keys=("order-id",), sequence_by=("ts",)))
+    columns = {"order-id": "long", "ts": "long", "unit price": "long", "_deleted": "boolean"}
+
+    def publish(id: int, *rows: tuple[int, int, int]) -> None:
+        batch = BatchKey("live", id)
+        found = [dict(zip(columns, (*row, False), strict=True)) for row in rows]
+        write_rows(sink, 1, [found], columns, batch=batch_of(batch))
+        sink.publish(expect(batch), 1)
+
+    def table() -> Table:
+        look = sink._log.look()
+        assert look is not None
+        return look.table
+
+    def rows() -> list[tuple[int, ...]]:
+        return sorted(tuple(row[name] for name in list(columns)[:3]) for row in table().scan().to_arrow().to_pylist())
+
+    publish(1, (1, 1, 10), (2, 1, 20), (3, 1, 30))
+    table().overwrite(table().scan().to_arrow())  # as a compaction does
+    publish(2, (1, 2, 11))
+    assert rows() == [(1, 2, 11), (2, 1, 20), (3, 1, 30)]
+    table().append(table().scan(row_filter="ts = 2").to_arrow())
+    publish(3, (1, 3, 12), (2, 2, 21))
+    assert rows() == [(1, 3, 12), (2, 2, 21), (3, 1, 30)]
+
+
+def test_so_are_those_within_others(table: MergedInIceberg) -> None:
+    with table.table().update_schema() as update:
+        code = NestedField(1, "post code", LongType(), required=False)
+        update.add_column("place", StructType(code))
+    now = table.read()
+    names = now.column_names
+    places = pa.array([{"post code": 10}] * now.num_rows, now.schema.field("place").type)
+    table.table().overwrite(now.set_column(names.index("place"), "place", places))
+    table.again(schema_policy="add_columns").publish(4, change(ts=9))
+    found = {row["id"]: row["place"] for row in table.read().to_pylist()}
+    assert found == {1: None, 3: {"post code": 10}}
+
+
+def test_a_value_that_a_file_of_hives_has_in_its_folders_name_alone_stays(tmp_path: Path) -> None:
+    """As in a table that Spark's ``migrate`` has made of one of Hive's, and whose partition field was dropped since."""
+    table = MergedInIceberg(tmp_path / "customers", {"schema_policy": "add_columns"})
+    table.append()
+    theirs = table.table()
+    with theirs.update_spec() as spec:
+        spec.add_identity("shop")
+    file = table.root / "shop=b" / "0.parquet"
+    file.parent.mkdir()
+    parquet.write_table(pa.table({"id": [1, 2], "ts": [1, 1], "note": ["x", "y"]}), file)
+    with theirs.transaction() as transaction:
+        mapping = theirs.schema().name_mapping.model_dump_json()
+        transaction.set_properties({"schema.name-mapping.default": mapping})
+        with transaction.update_snapshot().fast_append() as append:
+            append.append_data_file(
+                DataFile.from_args(
+                    content=DataFileContent.DATA,
+                    file_path=f"file://{file}",
+                    file_format=FileFormat.PARQUET,
+                    partition=Record("b"),
+                    file_size_in_bytes=file.stat().st_size,
+                    record_count=2,
+                    spec_id=theirs.spec().spec_id,
+                )
+            )
+    with theirs.update_spec() as spec:
+        spec.remove_field("shop")
+    table.publish(1, change(shop="b", ts=2))
+    found = [(row["id"], row["shop"], row["ts"], row["note"]) for row in table.read().sort_by("id").to_pylist()]
+    assert found == [(1, "b", 2, "x"), (2, "b", 1, "y")]
+
+
+def test_a_file_of_others_is_not_read_whole_where_its_names_are_the_tables(
+    table: MergedInIceberg, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compaction leaves few files, as large as they may be: a publish reads their keys, and the rest of those alone
+    that have one of its own."""
+    table.tidy()
+    monkeypatch.delattr(ShownFiles, "_without_deleted")
+    table.publish(4, change(ts=9))
+    assert table.rows() == [(1, "a", 9, 1, "x"), NEWEST[1]]
 
 
 def test_columns_that_a_merge_could_not_write_anew_are_refused(table: MergedInIceberg) -> None:

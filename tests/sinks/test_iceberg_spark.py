@@ -128,6 +128,15 @@ def test_a_batch_of_spark_is_read_by_both_as_it_was_written(spark: Any, folder: 
         assert dict(arrow[id]["by_key"]) == row["by_key"]
 
 
+def test_ids_that_columns_bring_from_another_table_are_none_of_this_one(spark: Any, folder: Path) -> None:
+    """Where a file has one, Iceberg's readers know no column of it by its name."""
+    sink = opened_in(folder, "ids")
+    run_job(spark, make_job(sink, "with_ids_of_another_table", [land(folder / "landing")]))
+    sink.publish(EXPECTED, 1)
+    found = spark.table(f"{CATALOG}.shop.ids").orderBy("id").collect()
+    assert [{"id": row.id, "note": row.note} for row in found] == ROWS
+
+
 def test_rows_that_were_held_against_not_null_are_read_by_spark(spark: Any, folder: Path) -> None:
     """Plain files have columns that may be null, where the table's may not."""
     make(spark, folder, "held", columns="id BIGINT NOT NULL, note STRING, lane STRING, batch_id BIGINT")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,7 +47,7 @@ class ShownFiles:
         task = self._tasks.get(path)
         if task is None:
             return self._new.source(path)
-        if task.delete_files or task.file.file_format != FileFormat.PARQUET:
+        if task.delete_files or task.file.file_format != FileFormat.PARQUET or not self._is_read_by_names(task.file):
             return io.BytesIO(self._without_deleted(task))
         return self._table.io.new_input(path).open()
 
@@ -62,6 +62,22 @@ class ShownFiles:
 
     def remove(self, path: str) -> None:
         self._new.remove(path)
+
+    def _is_read_by_names(self, file: DataFile) -> bool:
+        """Whether the names in a Parquet file mean the columns that its ids mean. Others' do not always: Iceberg's
+        writers put ``order_x2Did`` for ``order-id``, and readers go by the id. Read by names, such a file would have no
+        row of any key, or no value there. The files of this sink, and of others who know no ids, have names alone; of
+        the latter, those of a partition may lack its columns (as Hive's do), whose values the table has."""
+        from pyarrow import parquet
+        from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+        with self._table.io.new_input(file.file_path).open() as data:
+            found = dict(_ids(parquet.read_schema(data)))
+        if not any(found.values()):
+            return self._table.specs()[file.spec_id].is_unpartitioned()
+        ids = dict(_ids(schema_to_pyarrow(self._table.schema())))
+        ours = set(ids.values())
+        return all(ids.get(name) == id for name, id in found.items() if name in ids or id in ours)
 
     def _planned(self) -> Mapping[str, FileScanTask]:
         head = self._table.metadata.current_snapshot_id
@@ -92,3 +108,18 @@ class ShownFiles:
             f"{self._where} has files that cannot be read here: {error}. Compact the table (CALL "
             "system.rewrite_data_files), and run the batch again. Nothing was changed."
         )
+
+
+def _ids(fields: Iterable[Any], outer: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], bytes | None]]:
+    """The ids that Parquet's fields have, those within others too, by their full names; None: it has none."""
+    import pyarrow as pa
+
+    for field in fields:
+        name, kind = (*outer, field.name), field.type
+        yield name, (field.metadata or {}).get(b"PARQUET:field_id")
+        if pa.types.is_struct(kind):
+            yield from _ids(kind, name)
+        elif pa.types.is_map(kind):
+            yield from _ids([kind.key_field, kind.item_field], name)
+        elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            yield from _ids([kind.value_field], name)
