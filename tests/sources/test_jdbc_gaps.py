@@ -23,7 +23,7 @@ from airflow_provider_microbatch.sources import OpenSource
 from airflow_provider_microbatch.sources.jdbc import numbered
 from airflow_provider_microbatch.sources.jdbc import open as opened_module
 from airflow_provider_microbatch.sources.jdbc import sparse as sparse_module
-from airflow_provider_microbatch.sources.jdbc.offset import NOT_TAKEN, Place
+from airflow_provider_microbatch.sources.jdbc.offset import NOT_TAKEN, Gap, Place
 from airflow_provider_microbatch.sources.jdbc.sparse import Mark, Sparse, joined
 from tests.sources.jdbc_world import INSERT, ids, in_two_partitions, opener, without, write_anew
 from tests.support.orders_table import OrdersTable, orders_table
@@ -221,6 +221,44 @@ def test_nor_does_one_behind_a_highest_row_that_lies_in_a_gap(opened: Any, order
         ends.append(source.latest_offset(ends[-1]))
     ends.append(source.latest_offset(ends[-1]))
     assert [ids(orders, source, *range) for range in pairwise(ends)] == [[3], [2]]
+
+
+def test_a_position_by_hand_that_waits_for_less_lies_after_the_one_of_the_same_number(
+    opened: Any, orders: OrdersTable
+) -> None:
+    source = opened()
+    orders.execute("INSERT INTO orders (id) VALUES (nextval('orders_id_seq')), (10), (20)")
+    end = source.latest_offset(None)
+
+    def by_hand(*gaps: tuple[int, int]) -> str:
+        return Place(
+            number=20, gaps=tuple(Gap(first=a, last=b, seen_ms=1, xmax=1) for a, b in gaps), by_hand=True
+        ).text()
+
+    waits = {
+        "less": (by_hand((12, 19)), True),
+        "nothing": (by_hand(), True),
+        "the same": (by_hand((2, 9), (11, 19)), True),
+        "more": (by_hand((2, 19)), False),
+        "other ones": (by_hand((2, 10)), None),
+    }
+    for offset, is_after in waits.values():
+        assert source.is_after(offset, end) is is_after
+        assert source.is_after(end, offset) is (None if is_after is None else not is_after)
+    assert source.is_after(waits["nothing"][0], waits["less"][0]) is True
+
+
+def test_what_is_told_of_a_sequence_that_fills_the_column_no_more_can_be_typed_as_it_is(
+    opened: Any, orders: OrdersTable
+) -> None:
+    orders.execute("""CREATE TABLE "Sold's" ("Id's" bigserial)""")
+    source = opened("Sold's", column="Id's")
+    ahead = [Gap(first=at, last=at, seen_ms=at * 86_400_000, xmax=NOT_TAKEN) for at in (2, 4)]
+    told = str(source.waits_in_vain(Place(number=5, gaps=tuple(ahead)).text()))
+    (setval,), (identity,) = re.findall(r"SELECT setval\(.*, N\)", told), re.findall("ALTER TABLE .*? IDENTITY", told)
+    orders.execute(setval.replace(", N)", ", 8)"))
+    assert orders.rows("""INSERT INTO "Sold's" DEFAULT VALUES RETURNING "Id's\"""") == [(9,)]
+    orders.execute(f"{identity} IF EXISTS")
 
 
 def way_on(source: OpenSource, position: str | None, where: str = "Where they are the same rows") -> str:

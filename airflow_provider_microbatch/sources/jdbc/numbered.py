@@ -144,12 +144,12 @@ class OpenNumbered(OpenTable, Generic[N]):
         if one.by_hand != two.by_hand:
             written, read = (one, two) if one.by_hand else (two, one)
             with self._snapshot() as table:
-                is_other = self._other(table, read) is not None
-                if is_other and not self._has_read_rows(read, table.identity()):
+                now, is_other = table.identity(), self._other(table, read) is not None
+                if is_other and not self._has_read_rows(read, now):
                     return written is one  # positions in another table lie before all of the current one
-                if is_other or self._untold(table, read) is not None:
+                if (read.table is not None and read.table.is_by_others(now)) or self._untold(table, read) is not None:
                     return None  # some of its rows have been read, and nobody knows which
-        return None if one.number == two.number and offset != other else one.number > two.number
+        return one.number > two.number if one.number != two.number or offset == other else one.waits_for_less(two)
 
     def lag(self, position: Offset | None) -> Figures:
         """Rows, counted up to :data:`MOST_COUNTED`."""
@@ -189,7 +189,7 @@ class OpenNumbered(OpenTable, Generic[N]):
         if number > begin.number:
             missing = table.missing(begin.number + 1, number, most=MOST_GAPS + 1)
             new = [Gap(first=one, last=other, seen_ms=now_ms, xmax=NOT_TAKEN) for one, other in missing]
-        given = table.given() if waited or new else None
+        given = given_by(table, number) if waited or new else None
         bound = table.bound() if any(gap.xmax == NOT_TAKEN for gap in (*waited, *new)) else 0
         wait_ms = 1000 * self._source.late_seconds
         gaps = [
@@ -260,10 +260,10 @@ class OpenNumbered(OpenTable, Generic[N]):
         what = then.elsewhere(now)
         if differs is None and what is None and (then.oid, then.sequence) == (now.oid, now.sequence):
             return None
-        reread = self._has_read_rows(place, now)
+        # Of a table whose rows were read the same position only passes over rows, unless it is one by other columns.
         here, begin = (
-            self._on(table, place, place.number, reread=reread),
-            self._to(self._source.first - 1, reread=reread),
+            self._on(table, place, place.number, reread=then.is_by_others(now)),
+            self._to(self._source.first - 1, reread=self._has_read_rows(place, now)),
         )
         made = self._made_again(then, now)
         if then.is_by_others(now):
@@ -275,6 +275,8 @@ class OpenNumbered(OpenTable, Generic[N]):
             )
         if what is None and differs is not None:
             what = f"{now.name} is not as it was: {differs}"
+        elif what is None and self._has_read_rows(place, now):
+            what = f"the column of {now.name} owns {'no' if now.sequence is None else 'a'} sequence by now"
         elif what is None:
             what = f"{now.name} was made again, or its sequence begins again"
         return (
@@ -284,11 +286,12 @@ class OpenNumbered(OpenTable, Generic[N]):
 
     def _has_read_rows(self, place: Place, now: Table) -> bool:
         """Whether the current table has rows that were read up to a place, as far as is known. Each column has a
-        sequence of its own."""
+        sequence of its own. One that was merely taken from it, or given to it, does not begin again: only another file
+        tells that."""
         then = place.table
         if then is None or not then.is_same_table(now):
             return False
-        return then.is_by_others(now) or then.sequence == now.sequence
+        return then.is_by_others(now) or then.sequence == now.sequence or None in (then.sequence, now.sequence)
 
     def _planned_rows(self, end: Offset | None) -> int:
         return self._place(end).rows
@@ -319,6 +322,14 @@ class OpenNumbered(OpenTable, Generic[N]):
             return Place.of(self.initial_offset() or "" if offset is None else offset)
         except ValueError as error:
             raise SourceError(f"source {self._name!r}: {error}") from error
+
+
+def given_by(table: Numbers, last: int) -> int | None:
+    """The number that the database assigned last, or ``last`` where the column owns no sequence any more: what it was
+    yet to give counts as taken, since nobody would ever learn that it is. None if there is a sequence that tells
+    nothing."""
+    given = table.given()
+    return last if given is None and table.identity().sequence is None else given
 
 
 def _between(first: int, last: int, left: list[Gap]) -> list[tuple[int, int]]:

@@ -10,6 +10,7 @@ from typing import Any, Self
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.sources.jdbc.identity import Identity, told_behind
 from airflow_provider_microbatch.sources.jdbc.sparse import Sparse
+from airflow_provider_microbatch.sources.pieces import without
 
 NOT_TAKEN = 2**63 - 1
 """In place of a transaction's id, of numbers that no transaction had taken."""
@@ -121,6 +122,19 @@ class Place:
         """Whether no number is in two gaps, nor in one behind ``number``: its row would be in a batch twice."""
         ends = [*(gap.first - 1 for gap in self.gaps[1:]), self.number]
         return all(gap.last <= end for gap, end in zip(self.gaps, ends, strict=False))
+
+    def waits_for_less(self, other: Self) -> bool | None:
+        """Whether this place lies after another of the same number, since its gaps are numbers of the other's gaps. Of
+        equal ones, as also of one by hand that waits for nothing, the one by hand: no row comes twice from there on.
+        None if neither lies after the other, or if nobody can tell: of a sparse one transactions tell what it waits
+        for."""
+        mine, others = ([(gap.first, gap.last + 1) for gap in place.gaps] for place in (self, other))
+        more, less = without(mine, others), without(others, mine)
+        if not more and not less:
+            return None if self.by_hand == other.by_hand else self.by_hand
+        if (more and less) or self.sparse is not None or other.sparse is not None:
+            return None
+        return not more
 
     def conditions(self, start: Self, column: str, parts: int, *, replayed: bool = True) -> list[str]:
         """Return SQL conditions for the rows of a range that ends here, in about ``parts`` parts, in addition to the

@@ -14,11 +14,11 @@ from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources import UNLIMITED, ReadLimit, digest_of_range
 from airflow_provider_microbatch.sources.jdbc.access import Access
-from airflow_provider_microbatch.sources.jdbc.numbered import MOST_GAPS, OpenNumbered
+from airflow_provider_microbatch.sources.jdbc.numbered import MOST_GAPS, OpenNumbered, given_by
 from airflow_provider_microbatch.sources.jdbc.offset import NOT_TAKEN, Gap, Place, Table, as_taken
 from airflow_provider_microbatch.sources.jdbc.opened import MOST_COUNTED
 from airflow_provider_microbatch.sources.jdbc.relation import WRITTEN_BY
-from airflow_provider_microbatch.sources.jdbc.session import access, quoted_column
+from airflow_provider_microbatch.sources.jdbc.session import access, literal, quoted, quoted_column
 from airflow_provider_microbatch.sources.jdbc.sparse import Mark, Sparse, joined
 from airflow_provider_microbatch.sources.jdbc.table import Snapshot, snapshot
 from airflow_provider_microbatch.sources.jdbc.transactions import Ended
@@ -47,15 +47,18 @@ class OpenJdbcSource(OpenNumbered[Snapshot]):
         missed = [one.seen_ms for one in to_come]
         if not missed or max(missed) - min(missed) < AHEAD_MS:
             return None
-        name, column = self._source.table, self._source.column
+        name, column = self._source.table, self._source.column or ""
+        # No command of a position: the pipeline goes on, and one that was copied before would go back.
         return (
             f"for {(max(missed) - min(missed)) // 86_400_000} days rows have come ahead of the sequence of {name}'s "
             f"column {column!r}, and each missing number from {to_come[0].first} on is waited for until the sequence "
             "gives it: plan and sensor ask for all rows from there on, and one of them that is updated may be read "
-            f"again. If the sequence fills the column no more: SELECT setval(pg_get_serial_sequence('{name}', "
-            f"'{column}'), N), where no row comes to N. If it counts blocks of numbers, and so lies behind for ever: "
-            "ALTER SEQUENCE … OWNED BY NONE, so that late_seconds alone hold, and "
-            f"`{self._to(place.number, reread=False)}`, which passes over what is committed late."
+            "again. If the sequence fills the column no more: SELECT setval(pg_get_serial_sequence("
+            f"{literal(quoted(name))}, {literal(column)}), N), where no row comes to N. If it counts blocks of "
+            "numbers, and so lies behind for ever, take it from the column, so that late_seconds alone hold: "
+            f"ALTER SEQUENCE … OWNED BY NONE; of an identity column ALTER TABLE {quoted(name)} ALTER COLUMN "
+            f"{self._column} DROP IDENTITY, which drops the sequence: let what counts by it have another one first. "
+            "The next plan is refused then, and its error has the command that goes on."
         )
 
     def _is_new(self, table: Snapshot, place: Place) -> bool:
@@ -167,13 +170,17 @@ class OpenJdbcSource(OpenNumbered[Snapshot]):
         gaps = _missing(table, waited, number, among=seen) if is_told else []
         is_all = is_told and len(gaps) <= MOST_GAPS
         if not is_all:
-            gaps = _missing(table, [one for one in waited if one.xmax == NOT_TAKEN], number, among=seen)
+            # What is yet to come is the last to be given up, and without a sequence there is none.
+            yet = [] if table.identity().sequence is None else [one for one in waited if one.xmax == NOT_TAKEN]
+            gaps = _missing(table, yet, number, among=seen)
         if len(gaps) > MOST_GAPS:
             return (
                 f"no command is named, since numbers from {gaps[0].first} on are waited for until the sequence gives "
                 f"them, more of them than a position lists: one at {number} without gaps passes over them all"
             )
-        on = super()._on(table, replace(place, gaps=tuple(gaps)), number, reread=reread)
+        # Nobody can tell whether one of these numbers was read: with gaps it is no place that only passes over rows.
+        may_reread = reread or (bool(gaps) and self._has_read_rows(place, table.identity()))
+        on = super()._on(table, replace(place, gaps=tuple(gaps)), number, reread=may_reread)
         return on if is_all or not waited else f"{on}, which passes over what came late from {waited[0].first} on"
 
     def _tells_what_was_read(self, table: Snapshot, place: Place, sparse: Sparse) -> bool:
@@ -192,7 +199,7 @@ class OpenJdbcSource(OpenNumbered[Snapshot]):
         return f"oid {then.oid} and sequence file {then.sequence} then, {now.oid} and {now.sequence} now"
 
     def _same_rows(self) -> str:
-        return "restored by pg_restore, renamed"
+        return "restored by pg_restore, renamed, ALTER SEQUENCE"
 
     def _there(self, start: Offset | None, end: Offset | None) -> int | str:
         place = self._place(end)
@@ -251,5 +258,6 @@ def _missing(table: Snapshot, waited: Sequence[Gap], last: int, *, among: str) -
 
 def _marks(table: Snapshot, waited: Sequence[Gap], new: Sequence[Gap], now_ms: int) -> list[Mark]:
     """Marks for numbers that are waited for, and lie behind one another without a space."""
-    gaps = as_taken(waited, new, given=table.given(), now_ms=now_ms, bound=table.bound())
+    last = max([one.last for one in (*waited, *new)], default=0)
+    gaps = as_taken(waited, new, given=given_by(table, last), now_ms=now_ms, bound=table.bound())
     return [Mark(first=gap.first, seen_ms=gap.seen_ms, xmax=gap.xmax) for gap in gaps]

@@ -58,6 +58,11 @@ def quoted_column(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def literal(text: str) -> str:
+    """A text as SQL has it, for a user to type."""
+    return "'" + text.replace("'", "''") + "'"
+
+
 def access(connection: Connection, *, table: str) -> Access:
     """How Spark reaches a table.
 
