@@ -10,6 +10,8 @@ FITTING, ROWS, VALUES = (
     "tests/postgres/test_unfit_values.py",
 )
 
+DIVIDED = "tests/runtime/test_refusing.py"
+
 MUTATIONS = [
     Mutation(
         name="a number that the table would round goes in",
@@ -74,5 +76,21 @@ MUTATIONS = [
         old="is_judged=narrows(one.name, target.type) in held)",
         new="is_judged=True)",
         tests=(VALUES,),
+    ),
+    Mutation(
+        name="times of a dead letter are cut to milliseconds",
+        why="a replay puts other rows into the table than those that were refused",
+        file="runtime/letters.py",
+        old='_WHOLE = {**WHOLE_JSON, "timeZone": "UTC"}',
+        new='_WHOLE = {"ignoreNullFields": "false", "timeZone": "UTC"}',
+        tests=(DIVIDED,),
+    ),
+    Mutation(
+        name="times of a dead letter are told by the session's zone",
+        why="of those before standard time the offset's seconds are lost",
+        file="runtime/letters.py",
+        old='_WHOLE = {**WHOLE_JSON, "timeZone": "UTC"}',
+        new="_WHOLE = {**WHOLE_JSON}",
+        tests=(DIVIDED,),
     ),
 ]
