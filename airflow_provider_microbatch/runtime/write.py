@@ -20,6 +20,12 @@ from airflow_provider_microbatch.runtime.session import folder_beside_driver
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+TIMES = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+"""Spark's options for times as text, to the microsecond. By its own formats the text ends at the millisecond."""
+_OF_TEXT = ("json", "csv")
 _TIMES = "spark.sql.parquet.outputTimestampType"
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
@@ -46,7 +52,7 @@ def write(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | list[st
     writer = frame.write.format(arguments["format"]).mode("error")
     # The batch's own manifest marks a stage as complete; an empty marker file would be published with the data.
     writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
-    writer = writer.options(**arguments.get("options", {}), **options_of(arguments))
+    writer = writer.options(**_options(arguments), **options_of(arguments))
     if partition_by:
         writer = writer.partitionBy(*partition_by)
     try:
@@ -69,6 +75,14 @@ def write(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | list[st
     if bucket is not None:
         return sorted(_entry(file, size) for file, size in bucket.below() if all(map(_is_data, file.split("/"))))
     return _listing(frame, arguments)
+
+
+def _options(arguments: Mapping[str, Any]) -> dict[str, str]:
+    """The sink's options of Spark's writer; without them files of text, too, have the times that the frame has."""
+    own = dict(arguments.get("options", {}))
+    named = {name.casefold() for name in own}  # as Spark compares names: of two that it takes for one, either may win
+    times = TIMES if arguments["format"] in _OF_TEXT else {}
+    return {**{name: form for name, form in times.items() if name.casefold() not in named}, **own}
 
 
 def write_marked(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | list[str]:
