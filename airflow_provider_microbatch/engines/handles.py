@@ -15,16 +15,16 @@ from typing import Any, NoReturn, Self
 
 from airflow_provider_microbatch.engines.masters import Target
 from airflow_provider_microbatch.engines.processes import check_tag
-from airflow_provider_microbatch.exceptions import HandleError
+from airflow_provider_microbatch.exceptions import EngineError, HandleError
 
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
 _MASTER = re.compile(
-    r"(local(-cluster)?(\[[0-9*,]+\])?|yarn(-client|-cluster)?|(yarn|spark|k8s|mesos)://[^\s\"';|&<>`$]*)"
+    r"(local(-cluster)?(\[[0-9*, ]+\])?|yarn(-client|-cluster)?|(yarn|spark|k8s|mesos)://[^\s\"';|&<>`$]*)"
 )
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _URL = re.compile(r"sc://([A-Za-z0-9_][A-Za-z0-9_.-]{0,254}|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 _CONN_ID = re.compile(r"[\w#!()\-.:/\\]{1,250}")
-_USER = re.compile(r"[^\s;/?&=\x00-\x1f]{1,256}")
+_LONGEST_USER = 256
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _LENGTH = 4096
 _MAX_PID = 2**22
@@ -101,7 +101,7 @@ class ConnectHandle:
             host=fields.text("host", _HOST),
             url=fields.text("url", _URL),
             conn_id=fields.text("conn_id", _CONN_ID),
-            user=fields.text("user", _USER),
+            user=fields.user(),
             session=fields.text("session", _UUID),
             tag=fields.tag(),
             pid=pid,
@@ -109,6 +109,33 @@ class ConnectHandle:
             application=fields.line("application"),
             session_is_own=fields.get("session_is_own") is True,
         )
+
+
+def readable(made: Mapping[str, Any], *, of: type[SubmitHandle | ConnectHandle], conn_id: str) -> dict[str, Any]:
+    """A handle that its engine has just made, and can read: of any other one, once it is recorded, nobody could ask
+    whether its attempt runs, or stop it.
+
+    :param of: what the handle is read as.
+    :param conn_id: the connection that the handle was made of.
+    :raises EngineError: if the handle cannot be read.
+    """
+    try:
+        of.of(made, engine=made["engine"])
+    except _WrongFieldError as error:
+        raise EngineError(
+            f"the connection {conn_id!r} cannot be used: of an attempt's handle {error.told}, and {made['engine']} "
+            "could neither ask for such an attempt nor stop it. Write it in another way."
+        ) from error
+    return dict(made)
+
+
+class _WrongFieldError(HandleError):
+    def __init__(self, engine: str, *, told: str) -> None:
+        super().__init__(
+            f"the handle of an attempt is none that the engine {engine} writes: {told}. Somebody else wrote it; it was "
+            "not acted on. Look at who can write the checkpoint."
+        )
+        self.told = told
 
 
 class _Fields:
@@ -139,6 +166,13 @@ class _Fields:
             self.refuse(name)
         return value
 
+    def user(self) -> str:
+        """Any login that a connection may have: a server is told it as it is, apart from the URL."""
+        value = self.line("user")
+        if not 0 < len(value) <= _LONGEST_USER:
+            self.refuse("user")
+        return value
+
     def tag(self) -> str:
         try:
             return check_tag(self.get("tag"))
@@ -146,8 +180,4 @@ class _Fields:
             self.refuse("tag")
 
     def refuse(self, name: str) -> NoReturn:
-        raise HandleError(
-            f"the handle of an attempt is none that the engine {self._engine} writes: its {name} is "
-            f"{self._handle.get(name)!r:.100}. Somebody else wrote it; it was not acted on. Look at who can write the "
-            "checkpoint."
-        )
+        raise _WrongFieldError(self._engine, told=f"its {name} is {self._handle.get(name)!r:.100}")

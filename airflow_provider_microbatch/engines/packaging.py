@@ -130,9 +130,12 @@ def pack(
         py_files += [Path(shutil.copyfile(path, folder / "code" / Path(path).name)) for path in code_files]
         py_files += module_files(job.requires.modules, folder / "code")
         properties = folder / "spark.properties"
-        inherited = base.read_text(encoding="utf-8") if base else ""
+        inherited = read_properties(base) if base else ""
         _write_private(properties, f"{inherited}\n{render_properties(conf)}" if inherited else render_properties(conf))
-    except OSError as error:
+    except EngineError:
+        unpack(tag)
+        raise
+    except (OSError, ValueError) as error:  # ValueError: a text that is not UTF-8
         unpack(tag)
         raise EngineError(f"the job's files could not be put together in {folder}: {error}.") from error
     return Shipment(folder=folder, application=application, job=plan, py_files=tuple(py_files), properties=properties)
@@ -151,14 +154,28 @@ def render_properties(conf: Mapping[str, str]) -> str:
     return "".join(f"{_escape(key, key=True)}={_escape(value)}\n" for key, value in conf.items())
 
 
+def read_properties(path: Path) -> str:
+    """The text of a properties file, which spark-submit reads as UTF-8.
+
+    :raises EngineError: if it cannot be read, naming the file.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise EngineError(f"Spark's settings in {path} cannot be read: {error}. Write the file as UTF-8.") from error
+
+
 def property_of(path: Path | None, name: str) -> str | None:
     """The value of a setting in a properties file, from its last line of that name; None if the file or the setting is
-    missing, or the setting has no value."""
+    missing, or the setting has no value.
+
+    :raises EngineError: if the file cannot be read.
+    """
     if path is None or not path.is_file():
         return None
     # Line by line: the line after a setting without a value is not its value.
     setting = re.compile(rf"\s*{re.escape(name)}(?:\s*[=:]\s*|\s+|$)(.*)")
-    found = filter(None, map(setting.fullmatch, path.read_text(encoding="utf-8").splitlines()))
+    found = filter(None, map(setting.fullmatch, read_properties(path).splitlines()))
     values = [one[1].strip() for one in found]
     return values[-1] or None if values else None
 

@@ -32,7 +32,7 @@ from airflow_provider_microbatch.engines.environment import (
     launch_environment,
     spark_defaults,
 )
-from airflow_provider_microbatch.engines.packaging import render_properties
+from airflow_provider_microbatch.engines.packaging import read_properties, render_properties
 from airflow_provider_microbatch.engines.spark_connect.wire import SESSION_SECONDS, call
 from airflow_provider_microbatch.exceptions import EngineError
 from airflow_provider_microbatch.runtime.listening import refusal, stranger_at
@@ -140,7 +140,7 @@ def start(folder: Path, *, master: str = "local[*]", conf: Mapping[str, str] | N
             "spark.connect.grpc.binding.port": str(port),
         }
         base = spark_defaults(environment)
-        inherited = f"{base.read_text(encoding='utf-8')}\n" if base else ""
+        inherited = f"{read_properties(base)}\n" if base else ""
         _write(folder / _STATE, json.dumps({"tag": tag}) + "\n")
         _write(folder / "server.properties", inherited + render_properties(settings))
         command = [SPARK_SUBMIT, "--master", master, "--conf", f"{_TAG}={tag}"]

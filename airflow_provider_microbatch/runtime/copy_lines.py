@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_microbatch.runtime import report
 from airflow_provider_microbatch.runtime.changes import DELETED
 from airflow_provider_microbatch.runtime.failure import BatchFailure
+from airflow_provider_microbatch.runtime.write import TIMES
 from airflow_provider_microbatch.runtime.write import write as write_files
 
 if TYPE_CHECKING:
@@ -22,11 +23,7 @@ if TYPE_CHECKING:
 _AS_THEY_ARE = ("boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
 _LONGEST_NAME = 63
 _JSON_NUL = r"(?<!\\)((?:\\\\)*)\\u0000"
-WHOLE_JSON = {
-    "ignoreNullFields": "false",
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-}
+WHOLE_JSON = {"ignoreNullFields": "false", **TIMES}
 """Spark's options for JSON that has every field, null or not, and times to the microsecond."""
 _ZONED = "yyyy-MM-dd HH:mm:ss.SSSSSSxxxxx"
 

@@ -30,6 +30,12 @@ _AS_OTHERS_READ = {
 }
 """Settings of Spark's for files of a table with a log, whose readers know nothing of what is Spark's own."""
 
+TIMES = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+"""Spark's options for times as text, to the microsecond. By its own formats the text ends at the millisecond."""
+_OF_TEXT = ("json", "csv")
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -55,7 +61,7 @@ def write(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | list[st
     writer = frame.write.format(arguments["format"]).mode("error")
     # The batch's own manifest marks a stage as complete; an empty marker file would be published with the data.
     writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
-    writer = writer.options(**arguments.get("options", {}), **options_of(arguments))
+    writer = writer.options(**_options(arguments), **options_of(arguments))
     if partition_by:
         writer = writer.partitionBy(*partition_by)
     try:
@@ -78,6 +84,14 @@ def write(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | list[st
     if bucket is not None:
         return sorted(_entry(file, size) for file, size in bucket.below() if all(map(_is_data, file.split("/"))))
     return _listing(frame, arguments)
+
+
+def _options(arguments: Mapping[str, Any]) -> dict[str, str]:
+    """The sink's options of Spark's writer; without them files of text, too, have the times that the frame has."""
+    own = dict(arguments.get("options", {}))
+    named = {name.casefold() for name in own}  # as Spark compares names: of two that it takes for one, either may win
+    times = TIMES if arguments["format"] in _OF_TEXT else {}
+    return {**{name: form for name, form in times.items() if name.casefold() not in named}, **own}
 
 
 def write_marked(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | list[str]:

@@ -13,6 +13,7 @@ from airflow_provider_microbatch.checkpoint.entries import RunIdentity
 from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.graph.watch import JobWatch
+from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.task_context.cleared_runs import ClearedRuns
 from airflow_provider_microbatch.task_context.complete import has_rested
@@ -79,26 +80,29 @@ class JobDataTrigger(BaseTrigger):
         except DefinitionError as error:
             yield event(NOT_IMPORTABLE, str(error))
             return
-        run = RunIdentity(**self._run)
-        watch, clears = watch_of(pipelines, run, retry_seconds=self.retry_seconds), cleared_runs(pipelines)
-        since_ms = now_ms()
         try:
+            found = await self._wait(pipelines)
+        except Exception as error:
+            # An event, as an error raised from here would show in the task's log as no more than a failed trigger.
+            found = event(FAILED, f"{type(error).__name__}: {error}")
+        yield found
+
+    async def _wait(self, pipelines: Sequence[Pipeline]) -> TriggerEvent:
+        # One lifetime over all looks, and no generator: see NewDataTrigger.
+        with lifetime():
+            run = RunIdentity(**self._run)
+            watch, clears = watch_of(pipelines, run, retry_seconds=self.retry_seconds), cleared_runs(pipelines)
+            since_ms = now_ms()
             while not (decision := await asyncio.to_thread(watch.look)).fire:
                 cleared = await sync_to_async(first_that_gives_way)(clears, run)
                 if cleared is not None:
-                    yield event(GIVES_WAY, cleared)
-                    return
+                    return event(GIVES_WAY, cleared)
                 if has_rested(decision, since_ms=since_ms, now_ms=now_ms(), seconds=self.rest_seconds):
                     self.log.info("Ends: %s", decision.reason)
-                    yield event(COMPLETE, decision.reason)
-                    return
+                    return event(COMPLETE, decision.reason)
                 await asyncio.sleep(self.poll_interval)
-        except Exception as error:
-            # An event, as an error raised from here would show in the task's log as no more than a failed trigger.
-            yield event(FAILED, f"{type(error).__name__}: {error}")
-            return
         self.log.info("Fires: %s", decision.reason)
-        yield event(FIRED, decision.reason)
+        return event(FIRED, decision.reason)
 
 
 def watch_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import dataclasses
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -21,9 +22,11 @@ from airflow_provider_microbatch.operators.steps import CommitMicroBatchOperator
 from airflow_provider_microbatch.sensors.new_data import NewDataSensor
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.task_context.run_context import identity_of
+from airflow_provider_microbatch.triggers.job_data import JobDataTrigger
 from tests.airflow_face.support import InlineOperator, InlineSubmit, context, transform_file
 from tests.airflow_face.test_listener import in_the_task
-from tests.airflow_face.test_new_data import fires, triggered
+from tests.airflow_face.test_new_data import event, fires, triggered
 from tests.execution.world import World
 from tests.support.inline_engine import InlineEngine
 
@@ -234,3 +237,26 @@ def test_a_trigger_holds_a_client_over_all_its_looks(world: World, monkeypatch: 
     world.land(2)
     assert fires(triggered(world, context(world.root, number=2)))
     assert (clients.opened, clients.closed) == (2, 2)
+
+
+def test_the_trigger_of_a_job_does_so_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a client that hangs, which ends with its last holder, would not end with a trigger that is cleared."""
+    clients, looks = Clients(), list[int]()
+    real = FileSource.open
+
+    def opened(source: Any, given: Any) -> Any:
+        looks.append(shared("cluster", clients.open))
+        return real(source, given)
+
+    world.run(1)
+    monkeypatch.setattr(FileSource, "open", opened)
+    trigger = JobDataTrigger(
+        pipelines=[triggered(world).pipeline],
+        poll_interval=0.05,
+        retry_seconds=60,
+        run=dataclasses.asdict(identity_of(context(world.root, number=2))),
+    )
+    with pytest.raises(TimeoutError):
+        event(trigger, timeout=1)  # type: ignore[arg-type]
+    assert len(looks) > 1
+    assert (set(looks), clients.opened, clients.closed) == ({1}, 1, 1)

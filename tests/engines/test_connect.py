@@ -292,6 +292,15 @@ def test_a_server_keeps_nothing_of_attempts_that_have_ended(warm: Warm, world: W
     wait_until(lambda: held(warm, SESSION)[0] < 5)
 
 
+def test_an_attempt_of_any_login_is_seen_and_stopped(world: World, warm: Warm, monkeypatch: pytest.MonkeyPatch) -> None:
+    login = {**warm.connection, "login": "Jane Doe;a=b"}
+    monkeypatch.setenv(f"AIRFLOW_CONN_{CONN_ID.upper()}", json.dumps(login))
+    engine = SparkConnectEngine(conn_id=CONN_ID)
+    handle = engine.handle(pipeline="orders", key=KEY, epoch=1)
+    assert engine.poll(handle) is EngineState.RUNNING
+    assert engine.cancel(handle)
+
+
 def test_a_failing_transform_is_told_by_its_traceback(world: World) -> None:
     transform(world, "def transform(batch):\n    helper()\ndef helper():\n    raise ValueError('no good')\n")
     world.land(1)

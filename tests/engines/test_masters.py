@@ -57,6 +57,7 @@ def test_the_target_is_the_one_the_hook_submits_to(
         ({"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cloud"}}, "'cloud'"),
         ({"conn_type": "spark", "host": "yarn"}, "neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set"),
         ({"conn_type": "spark", "host": "yarn-cluster"}, "the host 'yarn', without a port"),
+        ({"conn_type": "spark", "host": "local[*,\t4]"}, r"'spark_default' cannot be used: .* its master is 'local"),
         ({"conn_type": "yarn", "host": ""}, "master yarn://: Spark knows YARN by the one word 'yarn'"),
         ({"conn_type": "http", "host": "example.com"}, "'spark_default' is of type 'http', not 'spark'"),
     ],
@@ -69,6 +70,19 @@ def test_what_spark_refuses_is_refused_before_an_attempt_is_recorded(
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(EngineError, match=said):
         SparkSubmitEngine().handle(pipeline="orders", key=KEY, epoch=1)
+
+
+@pytest.mark.parametrize("master", ["local[*, 4]", "local-cluster[2, 1, 1024]"])
+def test_an_attempt_on_each_master_that_spark_takes_can_be_asked_for_and_stopped(
+    monkeypatch: pytest.MonkeyPatch, master: str
+) -> None:
+    """By another process too, such as the janitor's."""
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": master}))
+    handle = SparkSubmitEngine().handle(pipeline="orders", key=KEY, epoch=1)
+    assert SparkSubmitEngine().poll(handle) is EngineState.UNKNOWN
+    assert SparkSubmitEngine().cancel(handle) is False
+    failure = SparkSubmitEngine()._error(handle, ValueError("Cannot execute: spark-submit"), stopped=False)
+    assert "Somebody else wrote it" not in str(failure)
 
 
 def test_nothing_secret_goes_to_the_command_line_of_a_cluster() -> None:

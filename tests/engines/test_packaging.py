@@ -75,6 +75,16 @@ def test_a_file_that_cannot_be_read_leaves_nothing_behind(tag: str, job: Job, tm
     assert not packaging.folder_of(tag).exists()
 
 
+def test_settings_that_are_not_utf8_are_named_and_leave_nothing_behind(tag: str, job: Job, tmp_path: Path) -> None:
+    base = tmp_path / "spark-defaults.conf"
+    base.write_bytes("spark.app.name Läden\n".encode("latin-1"))
+    with pytest.raises(EngineError, match=r"spark-defaults\.conf cannot be read: .*utf-8.* Write the file as UTF-8"):
+        packaging.pack(tag=tag, job=job, code_files=[], conf={}, base=base)
+    assert not packaging.folder_of(tag).exists()
+    with pytest.raises(EngineError, match=r"spark-defaults\.conf cannot be read"):
+        packaging.property_of(base, "spark.jars")
+
+
 def test_settings_follow_the_lines_that_were_there(tag: str, job: Job, tmp_path: Path) -> None:
     base = tmp_path / "spark-defaults.conf"
     base.write_text("spark.a  1\nspark.b 2")

@@ -14,6 +14,7 @@ JANITOR = "tests/execution/test_janitor.py"
 HOOKS = "tests/execution/test_hooks.py"
 STOP = "tests/airflow_face/test_stop.py"
 LATE_COMMITS = "tests/execution/test_late_commits.py"
+MASTERS = "tests/engines/test_masters.py"
 
 MUTATIONS = [
     Mutation(
@@ -469,5 +470,29 @@ MUTATIONS = [
         old="            if is_first:  # a call that raises has changed nothing\n",
         new="            if False:\n",
         tests=("tests/sinks/test_foreach_sink.py",),
+    ),
+    Mutation(
+        name="a master with spaces is none",
+        why="an attempt on it cannot be stopped, and what it failed for is told as somebody else's writing",
+        file="engines/handles.py",
+        old=r"(\[[0-9*, ]+\])?|",
+        new=r"(\[[0-9*,]+\])?|",
+        tests=(MASTERS,),
+    ),
+    Mutation(
+        name="spark-submit records what it cannot read",
+        why="an attempt that is recorded can neither be asked for nor stopped",
+        file="engines/spark_submit/__init__.py",
+        old="        return readable(made, of=SubmitHandle, conn_id=self._conn_id)\n",
+        new="        return made\n",
+        tests=(MASTERS,),
+    ),
+    Mutation(
+        name="a login has no spaces",
+        why="no attempt can be made under one that has",
+        file="engines/handles.py",
+        old="        if not 0 < len(value) <= _LONGEST_USER:\n",
+        new='        if not 0 < len(value) <= _LONGEST_USER or " " in value:\n',
+        tests=("tests/engines/test_connect.py",),
     ),
 ]

@@ -50,6 +50,14 @@ MUTATIONS = [
         tests=("tests/airflow_face/test_lifetime.py",),
     ),
     Mutation(
+        name="a client of a job's trigger ends with each of its looks",
+        why="it is opened for each look, and one that hangs does not end with the trigger that is cleared",
+        file="triggers/job_data.py",
+        old="        with lifetime():\n",
+        new="        if True:\n",
+        tests=("tests/airflow_face/test_lifetime.py",),
+    ),
+    Mutation(
         name="a command closes nothing of what it has opened",
         why="connections of sources and sinks pile up in a triggerer, or fail a task whose work is done",
         file="cli/main.py",

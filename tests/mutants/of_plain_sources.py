@@ -132,6 +132,14 @@ MUTATIONS = [
         tests=(PACKAGING,),
     ),
     Mutation(
+        name="settings that are not UTF-8 are no error of the engine's",
+        why="the attempt ends by an error that names no file",
+        file="engines/packaging.py",
+        old="    except (OSError, ValueError) as error:\n        raise EngineError(f\"Spark's settings",
+        new="    except OSError as error:\n        raise EngineError(f\"Spark's settings",
+        tests=(PACKAGING,),
+    ),
+    Mutation(
         name="the trial does not compare what two reads gave",
         why="a source that has other rows each time is called good",
         file="sources/trial.py",

@@ -241,8 +241,8 @@ MUTATIONS = [
         name="a setting without a value has that of the next line",
         why="the job is to load a jar that is called like another setting, and no batch runs",
         file="engines/packaging.py",
-        old='.read_text(encoding="utf-8").splitlines()))\n',
-        new='.read_text(encoding="utf-8").replace("\\n\\n", " ").splitlines()))\n',
+        old="read_properties(path).splitlines()))\n",
+        new='read_properties(path).replace("\\n\\n", " ").splitlines()))\n',
         tests=("tests/engines/test_packaging.py",),
     ),
     Mutation(

@@ -10,6 +10,8 @@ FITTING, ROWS, VALUES = (
     "tests/postgres/test_unfit_values.py",
 )
 
+DIVIDED, WRITTEN = "tests/runtime/test_refusing.py", "tests/runtime/test_run_job.py"
+
 MUTATIONS = [
     Mutation(
         name="a number that the table would round goes in",
@@ -74,5 +76,37 @@ MUTATIONS = [
         old="is_judged=narrows(one.name, target.type) in held)",
         new="is_judged=True)",
         tests=(VALUES,),
+    ),
+    Mutation(
+        name="times of a dead letter are cut to milliseconds",
+        why="a replay puts other rows into the table than those that were refused",
+        file="runtime/letters.py",
+        old='_WHOLE = {**WHOLE_JSON, "timeZone": "UTC"}',
+        new='_WHOLE = {"ignoreNullFields": "false", "timeZone": "UTC"}',
+        tests=(DIVIDED,),
+    ),
+    Mutation(
+        name="times of a dead letter are told by the session's zone",
+        why="of those before standard time the offset's seconds are lost",
+        file="runtime/letters.py",
+        old='_WHOLE = {**WHOLE_JSON, "timeZone": "UTC"}',
+        new="_WHOLE = {**WHOLE_JSON}",
+        tests=(DIVIDED,),
+    ),
+    Mutation(
+        name="times in files of text are cut to milliseconds",
+        why="a table of json or csv has other times than the same one of parquet, and nobody is told",
+        file="runtime/write.py",
+        old='    times = TIMES if arguments["format"] in _OF_TEXT else {}\n',
+        new="    times: dict[str, str] = {}\n",
+        tests=(WRITTEN,),
+    ),
+    Mutation(
+        name="a form of times that the sink names is overruled",
+        why="who reads the table by that form has no times",
+        file="runtime/write.py",
+        old="    return {**{name: form for name, form in times.items() if name.casefold() not in named}, **own}\n",
+        new="    return {**own, **times}\n",
+        tests=(WRITTEN,),
     ),
 ]

@@ -35,6 +35,33 @@ def of_all_kinds(batch: Batch) -> DataFrame:
     )
 
 
+WHATEVER_JSON_TAKES = """SELECT 1 AS id, timestamp_micros(1700000000123456) AS at,
+    timestamp_micros(-5364662400000001) AS before_standard_time, timestamp_micros(253402300800000001) AS far,
+    timestamp_micros(-62200000000000001) AS before_christ, timestamp_micros(null) AS never,
+    timestamp_ntz'2023-11-14 22:13:20.123456' AS wall, timestamp_ntz'+10001-01-01 00:00:00.000001' AS far_wall,
+    timestamp_ntz'-0044-03-15 00:00:00.000001' AS old_wall, date'+10001-01-01' AS far_day, date'-0044-03-15' AS ides,
+    cast('12345678901234567890.123456789012345678' AS decimal(38,18)) AS digits,
+    cast('0.00000001' AS decimal(38,18)) AS little, double('NaN') AS no_number, double('Infinity') AS endless,
+    float('-Infinity') AS endless_below, double('-0.0') AS below_zero, double(4.9E-324) AS tiny, float(0.1) AS tenth,
+    double(0.1) + double(0.2) AS sum, 9223372036854775807 AS most, tinyint(-128) AS least, X'0001c3a9' AS bytes,
+    X'' AS no_bytes, '' AS empty, 'a"b\\\\c\\n\\u0000é' AS text, true AS yes, array(timestamp_micros(1), null) AS times,
+    array() AS none, map('k', timestamp_micros(1), 'null', null) AS by_key,
+    named_struct('at', timestamp_micros(5), 'null', cast(null AS int)) AS inner, cast(null AS struct<a:int>) AS nothing,
+    interval '1 02:03:04.000005' day to second AS lasted"""
+
+
+def of_whatever_json_takes(batch: Batch) -> DataFrame:
+    return batch.spark.sql(WHATEVER_JSON_TAKES)
+
+
+OF_TIMES = """SELECT timestamp_micros(1700000000123456) AS at, timestamp_ntz'2023-11-14 22:13:20.123456' AS wall
+    UNION ALL SELECT timestamp_seconds(1), timestamp_ntz'1970-01-01 00:00:00'"""
+
+
+def of_times(batch: Batch) -> DataFrame:
+    return batch.spark.sql(OF_TIMES)
+
+
 def of_kinds_of_iceberg(batch: Batch) -> DataFrame:
     """Two days by UTC, one by the clock of Berlin; one row without a time."""
     return of_all_kinds(batch).select(

@@ -22,6 +22,7 @@ from airflow_provider_microbatch.sinks import SinkContext
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources.file import FileSource
 from tests.runtime.jobs import BATCH, EXPECTED, make_job
+from tests.runtime.shop import WHATEVER_JSON_TAKES
 from tests.support.local_spark import local_spark
 
 pytestmark = pytest.mark.spark
@@ -111,6 +112,29 @@ def test_each_row_is_in_one_place_with_what_is_known_of_it(spark: Any, tmp_path:
     assert (result["numOutputRows"], result["numDeadLetters"], result["numDroppedRows"]) == (1, 4, 1)
     assert result["numUnparsedRows"] == {"orders": 2}
     assert [(one["expectation"], one["rows"]) for one in result["refused"]] == [("amount >= 0", 2), ("id < 100", 1)]
+
+
+def test_a_refused_row_read_by_its_columns_is_the_row(spark: Any, tmp_path: Path) -> None:
+    """As code reads it that runs dead letters again, of each type, wherever Spark's clock is."""
+    from pyspark.sql import functions as F
+
+    shop = Shop(tmp_path, expect={"id < 0": "dead_letter"})
+    shop.land(LINES[0])
+    try:
+        spark.conf.set("spark.sql.session.timeZone", "America/Los_Angeles")
+        shop.run(spark, "of_whatever_json_takes")
+        (letter,) = shop.letters().values()
+        raw = spark.createDataFrame([(letter["raw"],)], "raw string")
+        told = raw.select(F.from_json("raw", letter["columns"]).alias("row")).select("row.*").cache()
+        assert told.count() == 1
+        spark.conf.set("spark.sql.session.timeZone", "UTC")  # in which no time is told like another one
+        row = spark.sql(WHATEVER_JSON_TAKES)
+        assert told.schema.simpleString() == row.schema.simpleString()
+        texts = [frame.select(*(F.col(name).cast("string") for name in row.columns)) for frame in (told, row)]
+        ours, theirs = (frame.first().asDict() for frame in texts)
+        assert ours == theirs
+    finally:
+        spark.conf.unset("spark.sql.session.timeZone")
 
 
 def test_a_record_is_refused_by_columns_that_the_transform_leaves_out(spark: Any, tmp_path: Path) -> None:

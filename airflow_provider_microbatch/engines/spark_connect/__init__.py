@@ -19,7 +19,7 @@ import psutil  # type: ignore[import-untyped,unused-ignore]
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.engines import packaging, processes
 from airflow_provider_microbatch.engines.environment import check_versions
-from airflow_provider_microbatch.engines.handles import ConnectHandle
+from airflow_provider_microbatch.engines.handles import ConnectHandle, readable
 from airflow_provider_microbatch.engines.lookup import Wanted
 from airflow_provider_microbatch.engines.spark_connect.launch import Launch, NobodyListensError, Server
 from airflow_provider_microbatch.exceptions import EngineError, HandleError
@@ -87,23 +87,25 @@ class SparkConnectEngine:
         try:
             ready = launch.ask({"do": "open", "tag": tag, "conf": self._conf}, "ready")
             check_version(server.public_url, theirs=ready["server"], ours=ready["client"])
+            made = {
+                "engine": self.name,
+                "host": socket.gethostname(),
+                "url": server.public_url,
+                "conn_id": self._conn_id,
+                "user": server.user,
+                "session": ready["session"],
+                "session_is_own": True,
+                "tag": tag,
+                "pid": launch.hello.pid,
+                "started": launch.hello.started,
+                "application": f"{pipeline} batch {key} attempt {epoch}",
+            }
+            handle = readable(made, of=ConnectHandle, conn_id=self._conn_id)
         except BaseException:
             launch.close()
             raise
         self._launches[tag] = launch
-        return {
-            "engine": self.name,
-            "host": socket.gethostname(),
-            "url": server.public_url,
-            "conn_id": self._conn_id,
-            "user": server.user,
-            "session": ready["session"],
-            "session_is_own": True,
-            "tag": tag,
-            "pid": launch.hello.pid,
-            "started": launch.hello.started,
-            "application": f"{pipeline} batch {key} attempt {epoch}",
-        }
+        return handle
 
     def start(self, handle: Handle, job: Job, code: Code) -> None:
         launch = self._launches.get(handle["tag"])

@@ -23,7 +23,7 @@ from airflow_provider_microbatch.engines.environment import (
     launch_environment,
     spark_defaults,
 )
-from airflow_provider_microbatch.engines.handles import SubmitHandle
+from airflow_provider_microbatch.engines.handles import SubmitHandle, readable
 from airflow_provider_microbatch.engines.lookup import Wanted
 from airflow_provider_microbatch.engines.masters import Target, target_of
 from airflow_provider_microbatch.engines.spark_submit.error import submit_error, yarn_error
@@ -106,7 +106,7 @@ class SparkSubmitEngine:
         :raises EnvironmentMismatchError: if pyspark and pyspark-client differ.
         """
         target = self._usable()
-        return {
+        made = {
             "engine": self.name,
             "host": socket.gethostname(),
             "tag": processes.new_tag(),
@@ -115,6 +115,7 @@ class SparkSubmitEngine:
             "deploy_mode": target.deploy_mode,
             "namespace": target.namespace,
         }
+        return readable(made, of=SubmitHandle, conn_id=self._conn_id)
 
     def start(self, handle: Handle, job: Job, code: Code) -> None:
         from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
