@@ -314,4 +314,12 @@ MUTATIONS = [
         new="    return end if taken else behind\n",
         tests=(ICEBERG, DELTA),
     ),
+    Mutation(
+        name="an idle source moves on where each batch replaces the table",
+        why="six hours after an OPTIMIZE the readers of the table find no rows, though nothing has come",
+        file="execution/plan.py",
+        old="            moves_alone=pipeline.sink.keeps_batches,\n",
+        new="",
+        tests=(DELTA,),
+    ),
 ]
