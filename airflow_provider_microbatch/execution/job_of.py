@@ -59,7 +59,7 @@ def job_of(
         raise SourceChangedError(f"batch {attempt.key} is planned, and cannot be read. {way} Then: {error}") from error
     for gone in sources.left_out(planned.ranges):
         log.warning("Batch %s: %s", attempt.key, gone)
-    forgotten = forgotten_of(checkpoint, sink.definition)
+    forgotten = forgotten_of(checkpoint, sink)
     job = Job(
         pipeline=pipeline.name,
         lane=attempt.key.lane,

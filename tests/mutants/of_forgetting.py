@@ -89,11 +89,19 @@ MUTATIONS = [
         tests=(FORGOTTEN,),
     ),
     Mutation(
+        name="a table is known to an entry by its name alone",
+        why="once a sink was renamed, the clears that an entry asks for and the batches of now exclude each other",
+        file="execution/forgetting.py",
+        old="if any(map(table.is_same_place, then))), None)\n",
+        new="if not then), None)\n",
+        tests=(FORGOTTEN,),
+    ),
+    Mutation(
         name="a sink that a refused clear names is none that can be forgotten of",
         why="the error names a command that is refused, until a new run makes a batch that nobody may make",
         file="cli/forget.py",
-        old="checkpoint.sinks_in_force.get() or filter(",
-        new="filter(",
+        old="checkpoint.sinks_in_force.get() or list(",
+        new="list(",
         tests=(FORGOTTEN,),
     ),
     Mutation(
