@@ -347,9 +347,10 @@ def restored(world: World, capsys: pytest.CaptureFixture[str]) -> str:
 def test_a_checkpoint_that_was_restored_does_not_bring_back_what_the_table_says_is_left_out(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    mark = restored(world, capsys)
-    with pytest.raises(CheckpointError, match=rf"nothing was replaced: .* no such entry.*--lift {mark}`") as refused:
-        world.run(1, clear_number=2)
+    mark, engine = restored(world, capsys), InlineEngine()
+    with pytest.raises(CheckpointError, match=rf"nothing was run: .* no such entry.*--lift {mark}`") as refused:
+        world.run(1, engine, clear_number=2)
+    assert not engine.jobs, "it is known before Spark has done all its work"
     assert world.table()[1] == [4]
     assert main(["check", world.pipeline.checkpoint, "--table"]) == 1
     told = capsys.readouterr().out
@@ -363,6 +364,17 @@ def test_a_checkpoint_that_was_restored_does_not_bring_back_what_the_table_says_
     world.run(0, clear_number=2)
     assert is_clean(world)
     assert "No published batch of the log was made before them." in forget(capsys, world)
+
+
+def test_nor_does_one_that_was_restored_while_spark_was_at_work(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forget(capsys, world, "--where", "id = 3")
+    world.run(1, clear_number=1)
+    engine = InlineEngine(after_stage=lambda job: world.root.joinpath("checkpoint", *ENTRY).unlink())
+    with pytest.raises(CheckpointError, match="nothing was replaced: .* no such entry"):
+        world.run(1, engine, clear_number=2)
+    assert world.table()[1] == [4]
 
 
 def test_nor_does_its_rewind_and_what_was_lifted_before_is_lifted_by_its_mark(

@@ -89,6 +89,14 @@ MUTATIONS = [
         tests=(FORGOTTEN,),
     ),
     Mutation(
+        name="what a restored checkpoint has forgotten is told behind all of Spark's work",
+        why="each retry of a clear does all its work, to be refused",
+        file="execution/job_of.py",
+        old="        if published is not None:  # asked again",
+        new="        if published is None:  # asked again",
+        tests=(FORGOTTEN,),
+    ),
+    Mutation(
         name="a table is known to an entry by its name alone",
         why="once a sink was renamed, the clears that an entry asks for and the batches of now exclude each other",
         file="execution/forgetting.py",
