@@ -372,7 +372,7 @@ def test_nor_does_one_that_was_restored_while_spark_was_at_work(
     forget(capsys, world, "--where", "id = 3")
     world.run(1, clear_number=1)
     engine = InlineEngine(after_stage=lambda job: world.root.joinpath("checkpoint", *ENTRY).unlink())
-    with pytest.raises(CheckpointError, match="nothing was replaced: .* no such entry"):
+    with pytest.raises(CheckpointError, match=r"nothing was replaced: .* no such entry"):
         world.run(1, engine, clear_number=2)
     assert world.table()[1] == [4]
 
