@@ -323,6 +323,14 @@ MUTATIONS = [
         tests=(FEED,),
     ),
     Mutation(
+        name="behind an upgrade from format 1 all rows are read again, or none",
+        why="who has read all of them is told no way on but the one that doubles them",
+        file="sources/iceberg/history.py",
+        old="""                f"{'' if place.in_snapshot else behind}"\n""",
+        new="",
+        tests=(ICEBERG,),
+    ),
+    Mutation(
         name="an idle source moves on where each batch replaces the table",
         why="six hours after an OPTIMIZE the readers of the table find no rows, though nothing has come",
         file="execution/plan.py",
