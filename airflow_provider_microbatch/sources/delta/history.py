@@ -66,10 +66,10 @@ class History:
             )
 
     def _digests(self, place: Place) -> Iterator[str | None]:
-        """Yield what the position's commit may be known by. One that is not there is any."""
+        """Yield what the position's commit may be known by. One that is not there is any; not so the one before it."""
         yield self._commits.digest(place.pinned) or place.commit
         if place.is_within:  # positions on record had the digest of the commit before their version
-            yield self._commits.digest(place.version - 1) or place.commit
+            yield self._commits.digest(place.version - 1)
 
     def stretches(self, start: Place) -> Iterator[Stretch[File]]:
         """Yield the stretches in order, beginning with the stretch of ``start``."""
