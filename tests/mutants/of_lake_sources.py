@@ -246,8 +246,8 @@ MUTATIONS = [
         name="a change feed is known to be off by the commit that turns it off alone",
         why="an error's way on, or an option that is set later, plans a batch that Spark can never read",
         file="sources/delta/history.py",
-        old="            return snapshot_of(self._source.root, version).has_change_feed\n",
-        new="            return None\n",
+        old="        return self._had_feed[at]\n",
+        new="        return None\n",
         tests=(FEED,),
     ),
     Mutation(
