@@ -6,7 +6,7 @@ The conditions name people, so no log and no error shows them; entries are as pr
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -34,6 +34,8 @@ class Forgetting:
         A checkpoint that is restored from a backup gives numbers again, to other conditions.
     :param condition: Spark SQL; a row for which it is true is left out. Empty for an entry that lifts another.
     :param sinks: names of the sinks whose rows the condition is about; empty for all.
+    :param tables: by these names, the plain forms of the sinks that had them when the user asked: the table may have
+        another name in the pipeline that makes a batch, of then or of now. Empty if an older version wrote it.
     :param lifts: the number of the entry that no longer counts from now on; or the mark of one that this checkpoint
         does not have, and that outputs bear; None for a condition.
     :param by: the user that asked.
@@ -44,6 +46,7 @@ class Forgetting:
     mark: str
     condition: str
     sinks: tuple[str, ...]
+    tables: Mapping[str, Sequence[Any]]
     lifts: int | str | None
     by: str
     at_ms: int
@@ -71,9 +74,18 @@ class ForgottenRows:
         lifted = {one.lifts for one in found if one.lifts is not None}
         return [one for one in found if one.lifts is None and one.number not in lifted]
 
-    def add(self, condition: str, *, sinks: tuple[str, ...], by: str, at_ms: int) -> Forgetting:
-        """Record a condition. Durable on return."""
-        return self._add({"condition": condition, "sinks": list(sinks), "lifts": None, "by": by, "at_ms": at_ms})
+    def add(
+        self,
+        condition: str,
+        *,
+        sinks: tuple[str, ...],
+        tables: Mapping[str, Sequence[Any]] | None = None,
+        by: str,
+        at_ms: int,
+    ) -> Forgetting:
+        """Record a condition. Durable on return. See :class:`Forgetting`."""
+        values = {"condition": condition, "sinks": list(sinks), "tables": tables or {}}
+        return self._add({**values, "lifts": None, "by": by, "at_ms": at_ms})
 
     def lost(self, marks: Iterable[str]) -> list[str]:
         """Those of the marks, which outputs bear, that are of no entry here, and were not lifted: nobody here knows
@@ -112,8 +124,10 @@ class ForgottenRows:
             values.get(name) for name in ("condition", "sinks", "lifts", "by", "at_ms")
         )
         is_sound = isinstance(condition, str) and isinstance(by, str) and is_whole(at_ms) and isinstance(sinks, list)
+        tables = values.get("tables", {})
         if (
             not is_sound
+            or not (isinstance(tables, dict) and all(isinstance(forms, list) for forms in tables.values()))
             or not (lifts is None or type(lifts) is int or is_mark(lifts))
             or bool(condition) == (lifts is not None)
         ):
@@ -123,6 +137,7 @@ class ForgottenRows:
             mark=f"{number}-{sha256(data).hexdigest()[:16]}",
             condition=str(condition),
             sinks=tuple(map(str, sinks or ())),
+            tables=tables,
             lifts=lifts,
             by=str(by),
             at_ms=int(at_ms or 0),

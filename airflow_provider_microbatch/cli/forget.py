@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from shlex import quote
+from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.forgotten import Forgetting, is_mark
@@ -16,6 +17,7 @@ from airflow_provider_microbatch.cli.table import show_run, show_time, text_tabl
 from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError
 from airflow_provider_microbatch.execution.forgetting import holding
+from airflow_provider_microbatch.execution.recorded_sinks import forms_in
 from airflow_provider_microbatch.execution.summary import BatchSummary, begins_late
 from airflow_provider_microbatch.expectations import check_condition
 from airflow_provider_microbatch.sinks import Sink
@@ -64,9 +66,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.where is not None:
         given = sys.stdin.readline() if arguments.where == "-" else arguments.where
         condition = check_condition(given, what="the condition of --where")
-        sinks = _sinks(checkpoint, tuple(arguments.sink))
+        tables = _sinks(checkpoint, tuple(arguments.sink))
         checkpoint.maintenance.check_none()
-        made = checkpoint.forgotten.add(condition, sinks=sinks, by=whoami(), at_ms=now_ms())
+        made = checkpoint.forgotten.add(condition, sinks=tuple(tables), tables=tables, by=whoami(), at_ms=now_ms())
         _check_still_here(arguments, checkpoint, f"Entry {made.number} was recorded")
         _say(arguments, f"Recorded as entry {made.number} in {store.location}: later batches and replays leave it out.")
     elif arguments.lift is not None:
@@ -116,11 +118,12 @@ def _check_still_here(arguments: argparse.Namespace, checkpoint: Checkpoint, don
         ) from error
 
 
-def _sinks(checkpoint: Checkpoint, names: tuple[str, ...]) -> tuple[str, ...]:
+def _sinks(checkpoint: Checkpoint, names: tuple[str, ...]) -> dict[str, list[Any]]:
+    """The sinks of these names, in plain form; several where clears have named other ones than plans."""
     if not names:
-        return ()
+        return {}
     # Also of a clear alone: its attempts are refused as long as they name a table otherwise than the entries do.
-    recorded = checkpoint.sinks_in_force.get() or filter(None, [Recorded(checkpoint).arguments().get("sink")])
+    recorded = checkpoint.sinks_in_force.get() or list(filter(None, [Recorded(checkpoint).arguments().get("sink")]))
     known = list(dict.fromkeys(name for form in recorded for name in Sink.from_dict(form).names))
     unknown = [name for name in names if name not in known]
     if unknown:
@@ -128,7 +131,8 @@ def _sinks(checkpoint: Checkpoint, names: tuple[str, ...]) -> tuple[str, ...]:
         raise MaintenanceError(
             f"the pipeline on record has no sink {unknown[0]!r}; it has {has}. Nothing was recorded."
         )
-    return names
+    forms = [forms_in(form) for form in recorded]
+    return {name: [form[name] for form in forms if name in form] for name in names}
 
 
 def _missing(batch: BatchSummary, active: list[Forgetting]) -> list[int]:

@@ -13,19 +13,23 @@ from airflow_provider_microbatch.exceptions import (
     CorruptEntryError,
     DefinitionError,
 )
+from airflow_provider_microbatch.execution.recorded_sinks import places_of, tables_in
 from airflow_provider_microbatch.execution.summary import BatchSummary, summaries
 from airflow_provider_microbatch.expectations import check_condition
 from airflow_provider_microbatch.runtime.checks import Forgotten
-from airflow_provider_microbatch.sinks import Manifest, Sink
+from airflow_provider_microbatch.sinks import Manifest, OpenSink, Sink
+from airflow_provider_microbatch.sinks.dead_letters import tables_of
 
 
-def forgotten_of(checkpoint: Checkpoint, sink: Sink) -> list[Forgotten]:
-    """The conditions of the rows that an attempt that begins now leaves out.
+def forgotten_of(checkpoint: Checkpoint, sink: OpenSink) -> list[Forgotten]:
+    """The conditions of the rows that an attempt that begins now leaves out. A table is known by the name that an entry
+    has for it; or, where the attempt has no sink of that name, by where it is: a clear is run by the code of then, and
+    the batches of now by that of now, so that no name is both's once a sink was renamed.
 
     :param sink: the sink that the attempt writes to.
     :raises CorruptEntryError: if one is no condition that `microbatch forget` would take: Spark would run it.
-    :raises CheckpointError: if one is about a sink of a name that is none of these: that table may be among them under
-        another name, and the attempt's output would say of it that the rows are left out.
+    :raises CheckpointError: if one is about a sink that is none of these by its name, and not known to be one of them
+        by its place: the attempt's output would say of that table, too, that the rows are left out.
     """
     found = []
     for one in checkpoint.forgotten.active():
@@ -37,11 +41,23 @@ def forgotten_of(checkpoint: Checkpoint, sink: Sink) -> list[Forgotten]:
                 f"`microbatch forget`, which does not take it: {error} Nothing was run. Lift it (`microbatch forget … "
                 f"--lift {one.number}`) and say what is meant anew."
             ) from None
-        gone = [name for name in one.sinks if name not in sink.names]
+        stages = {name: stage for name in one.sinks if (stage := _stage_of(name, one, sink)) is not None}
+        gone = [name for name in one.sinks if name not in stages]
         if gone:
-            raise CheckpointError(_not_there(checkpoint, one, gone, sink))
-        found.append(Forgotten(condition=condition, number=one.number, mark=one.mark, stages=one.sinks))
+            raise CheckpointError(_not_there(checkpoint, one, gone, sink.definition))
+        names = tuple(dict.fromkeys(stages.values()))
+        found.append(Forgotten(condition=condition, number=one.number, mark=one.mark, stages=names))
     return found
+
+
+def _stage_of(name: str, entry: Forgetting, sink: OpenSink) -> str | None:
+    """The stage of the rows that an entry has a sink's name for; None if the attempt is not known to have any."""
+    now = sink.definition
+    if name in now.names:
+        return name
+    then = places_of(table for form in entry.tables.get(name, ()) for table in tables_in(form, beside=sink))
+    own = zip(tables_of(now), now.tables, strict=False)  # the dead letters are the last table, and have no name
+    return next((stage for stage, table in own if any(map(table.is_same_place, then))), None)
 
 
 def _not_there(checkpoint: Checkpoint, entry: Forgetting, gone: Sequence[str], sink: Sink) -> str:
@@ -51,10 +67,10 @@ def _not_there(checkpoint: Checkpoint, entry: Forgetting, gone: Sequence[str], s
     anew = f"{command} --where … {which}".rstrip()
     return (
         f"entry {entry.number} of `microbatch forget` is about the rows of sink {names}, and the pipeline has {has}: "
-        "which table that is by now nobody can tell. Nothing was run. Name the sink as it was. Or, if its table has "
-        f"another name by now, say it anew, `{anew}` (`{command} --show` has the condition), and then lift this one, "
+        "which table that is by now nobody can tell. Nothing was run. Name the sink as it was. Or, if its table is "
+        f"another one by now, say it anew, `{anew}` (`{command} --show` has the condition), and then lift this one, "
         f"`{command} --lift {entry.number}`; as you do where the pipeline writes to that table no more, which keeps "
-        "what it has."
+        "what it has. Without --sink an entry is for the tables of any code, that of a cleared run too."
     )
 
 

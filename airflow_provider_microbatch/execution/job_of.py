@@ -8,7 +8,8 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.lane import plan_given_up
 from airflow_provider_microbatch.exceptions import SourceChangedError
-from airflow_provider_microbatch.execution.forgetting import forgotten_of
+from airflow_provider_microbatch.execution.forgetting import check_entries_known, forgotten_of
+from airflow_provider_microbatch.execution.identity import expected, latest_seen
 from airflow_provider_microbatch.execution.intakes import with_intakes
 from airflow_provider_microbatch.execution.letters_taken import check_not_taken
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
@@ -38,10 +39,15 @@ def job_of(
 
     :raises SourceChangedError: if the range is no longer as it was planned.
     :raises SinkError: if it is not known what a table takes of a row.
-    :raises CheckpointError: if rows are to be forgotten of a sink that the pipeline does not have.
+    :raises CheckpointError: if rows are to be forgotten of a sink that the pipeline does not have; or if the published
+        output leaves out rows, and the checkpoint has lost which.
     """
     if attempt.request is not None:
         check_not_taken(checkpoint, attempt.key, sink)
+        published = latest_seen(sink, expected(checkpoint, planned.identity))
+        if published is not None:  # asked again before it is replaced; here, nothing of Spark's work is lost by it
+            what = f"batch {attempt.key} attempt {attempt.epoch}: nothing was run"
+            check_entries_known(checkpoint, published, what=what)
     streaming = None
     if pipeline.stateful:
         streaming = streaming_of(planned, attempt, pipeline=pipeline, checkpoint=checkpoint, sources=sources, sink=sink)
@@ -59,7 +65,7 @@ def job_of(
         raise SourceChangedError(f"batch {attempt.key} is planned, and cannot be read. {way} Then: {error}") from error
     for gone in sources.left_out(planned.ranges):
         log.warning("Batch %s: %s", attempt.key, gone)
-    forgotten = forgotten_of(checkpoint, sink.definition)
+    forgotten = forgotten_of(checkpoint, sink)
     job = Job(
         pipeline=pipeline.name,
         lane=attempt.key.lane,

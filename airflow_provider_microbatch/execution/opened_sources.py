@@ -82,15 +82,23 @@ class OpenedSources:
     :param checkpoint: the checkpoint where the sources keep their logs and state.
     :param lane: the lane whose batches are asked about.
     :param clock_ms: the time, milliseconds since the epoch.
+    :param moves_alone: see :class:`~airflow_provider_microbatch.sources.SourceContext`; for whoever plans.
     """
 
     def __init__(
-        self, sources: Mapping[str, Source], *, checkpoint: Checkpoint, lane: str, clock_ms: Callable[[], int]
+        self,
+        sources: Mapping[str, Source],
+        *,
+        checkpoint: Checkpoint,
+        lane: str,
+        clock_ms: Callable[[], int],
+        moves_alone: bool = True,
     ) -> None:
         self._sources = sources
         self._checkpoint = checkpoint
         self._lane = lane
         self._clock_ms = clock_ms
+        self._moves_alone = moves_alone
         self._kept: dict[str, dict[str, bytes]] = {}
 
     @classmethod
@@ -139,6 +147,7 @@ class OpenedSources:
             clock_ms=self._clock_ms,
             checkpoint=self._checkpoint.location,
             checkpoint_id=self._checkpoint_id,
+            moves_alone=self._moves_alone,
             lane=self._lane,
             being_read=lambda: being_read(self._checkpoint, name),
             committed=lambda lane: committed(self._checkpoint, name, lane),

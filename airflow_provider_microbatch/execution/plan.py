@@ -91,7 +91,13 @@ class Planner:
         """Which batches of the lane are a run's."""
         self.has_begun = False
         """Whether :meth:`begin` has checked what it checks."""
-        self.sources = OpenedSources(pipeline.sources, checkpoint=checkpoint, lane=lane.name, clock_ms=clock_ms)
+        self.sources = OpenedSources(
+            pipeline.sources,
+            checkpoint=checkpoint,
+            lane=lane.name,
+            clock_ms=clock_ms,
+            moves_alone=pipeline.sink.keeps_batches,
+        )
 
     def begin(self, run: RunIdentity) -> None:
         """Check for a command at the checkpoint, before anything is read that a batch is planned from, and say to which

@@ -9,16 +9,18 @@ too early is ended, and whoever comes later sees the plan.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from shlex import quote
+from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt, AttemptEnd, CommitEntry
 from airflow_provider_microbatch.checkpoint.fences import FencedBy, fence
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.leases import LEASE_SECONDS
-from airflow_provider_microbatch.exceptions import AttemptFencedError, BatchInProgressError, CheckpointError
+from airflow_provider_microbatch.exceptions import AttemptFencedError, BatchInProgressError, CheckpointError, SinkError
 from airflow_provider_microbatch.execution.identity import expected
 from airflow_provider_microbatch.execution.liveness import sign_of_life
 from airflow_provider_microbatch.execution.planned import PlannedBatch, load_batch
@@ -26,6 +28,8 @@ from airflow_provider_microbatch.execution.replay import answers
 from airflow_provider_microbatch.execution.stateful import state_before
 from airflow_provider_microbatch.execution.told_state import published_result, state_of
 from airflow_provider_microbatch.sinks import Manifest, OpenSink
+
+log = logging.getLogger(__name__)
 
 EndEarlier = Callable[[Attempt, int], Mapping[int, str]]
 """Puts an end to the attempts of a batch before the given one, and after the epoch. What cannot be ended now stays
@@ -41,18 +45,18 @@ def standing_commit(
 
     :param key: the batch that is to be planned.
     :param commit: the entry as it lies in the log.
-    :param by_record: take what the newest answer to a replay tells for what the table has. That is enough to tell
-        whether a batch is to be made, and sensors, which tell it, may run where the table cannot be asked.
+    :param by_record: take what the newest answer to a replay tells for what the table has, where no later attempt may
+        have published, or where the table cannot be asked. That is enough to tell whether a batch is to be made, and
+        sensors, which tell it, may run where a table never can be asked.
     :raises BatchInProgressError: as :func:`check_no_replay_waits`.
     :raises CheckpointError: as :func:`check_no_replay_waits`, and if what the replay tells of its state cannot be read.
-    :raises SinkError: if the table cannot tell.
+    :raises SinkError: if the table cannot tell, and what is on record is not to be taken for it.
     """
     before = _before(key)
     if before is None or not checkpoint.replays.epochs.all(before):
         return commit
     check_no_replay_waits(checkpoint, sink, key)
-    is_told = by_record and checkpoint.attempts.latest_epoch(before) <= _told_of(checkpoint, before, commit)
-    result = published_result(checkpoint, before, [] if is_told else [sink])
+    result = _result(checkpoint, sink, before, commit, by_record=by_record)
     state = state_of(result, where=f"batch {before} of {checkpoint.location}")
     if state is None:
         return commit  # an attempt says what is wrong with it
@@ -147,6 +151,29 @@ def check_stands(checkpoint: Checkpoint, sink: OpenSink, planned: PlannedBatch, 
             f"batch {planned.key} attempt {staged.epoch} goes on from what {sink.location()} had of the batch before, "
             "and that has another state by now. Nothing was published; the next try goes on from what is there."
         )
+
+
+def _result(
+    checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, commit: CommitEntry, *, by_record: bool
+) -> Mapping[str, Any]:
+    """The result of the published output of a committed batch; see :func:`standing_commit`, and raises as it does."""
+    asked = [sink] if not by_record or _may_be_newer(checkpoint, key, commit) else []
+    try:
+        return published_result(checkpoint, key, asked)
+    except SinkError as error:
+        if not by_record:
+            raise
+        # Nobody may ever be able to ask the table here, and no answer comes to a clear that is withdrawn: a sensor that
+        # insists would never fire again. The plan asks the table.
+        log.info("Batch %s: what is on record of its replays counts, since its table cannot tell: %s", key, error)
+        return published_result(checkpoint, key, [])
+
+
+def _may_be_newer(checkpoint: Checkpoint, key: BatchKey, commit: CommitEntry) -> bool:
+    """Whether an attempt may have published that is newer than those whose result is on record. A fence never does."""
+    told = _told_of(checkpoint, key, commit)
+    newer = [checkpoint.attempts.get(key, epoch) for epoch in checkpoint.attempts.epochs.all(key) if epoch > told]
+    return any(one is None or not one.is_fence for one in newer)
 
 
 def _told_of(checkpoint: Checkpoint, key: BatchKey, commit: CommitEntry) -> int:

@@ -44,9 +44,8 @@ class SourceContext:
     :param name: name of the source in its pipeline.
     :param log: the store, scoped to Spark's source log folder of this source (``sources/<name or position>``).
     :param state: the store, scoped to this source's own state beside Spark's folders (pinned schema, index).
-    :param names_before: returns the names that the source had before, its first one first. What a source keeps outside
-        of the checkpoint by its name has to be found by all of these: the checkpoint may be restored from a backup of
-        before a rename, and knows only some of them then.
+    :param names_before: returns the names that the source had before, its first one first. What it keeps by its name
+        elsewhere has to be found by all: a checkpoint that was restored from a backup may know only some of them.
     :param knows: returns whether the pipeline or the checkpoint knows a source by a name, of today or of before. What
         lies outside of the checkpoint under another name was left by a source that a restored backup has forgotten.
     :param states_before: returns the same state under the names that the source had before. A rename moves the entries
@@ -55,6 +54,8 @@ class SourceContext:
     :param checkpoint: address of the checkpoint, for the commands that errors name.
     :param checkpoint_id: returns the id by which other systems know the checkpoint; None while it is no pipeline's.
     :param connect: finds a connection by its id, when the connection is needed.
+    :param moves_alone: whether a batch may be made that has no rows and only moves the position. Not where a batch
+        takes the place of a table's rows: its readers would find none, though nothing has come.
     :param lane: the lane whose ranges are planned and read. No lane reads a range that another lane has taken.
     :param being_read: returns the ranges of this source, in all lanes, that attempts are reading or that wait for a
         requested replay. A commit must not give up data of these ranges.
@@ -76,6 +77,7 @@ class SourceContext:
     states_before: Callable[[], Sequence[Store]] = tuple
     checkpoint: str = "CHECKPOINT"
     checkpoint_id: Callable[[], str | None] = lambda: None
+    moves_alone: bool = True
     lane: str = LIVE
     being_read: Callable[[], Sequence[HeldRange]] = tuple
     committed: Callable[[str], Iterable[CommittedRange]] = lambda _: ()
@@ -229,8 +231,7 @@ class OpenSource(ABC):
 
     @abstractmethod
     def has_new(self, position: Offset | None) -> bool:
-        """Whether there is anything after ``position``: the only question that a sensor asks. Starts no JVM, has no
-        side effect and writes nothing."""
+        """Whether there is anything after ``position``, as sensors ask. Starts no JVM, changes and writes nothing."""
 
     def initial_offset(self) -> Offset | None:
         """Return the position at which the first batch begins. Called while there is no position, before
@@ -469,13 +470,12 @@ class OpenSource(ABC):
         return self.in_words(start, end)
 
     def lag_in_words(self, position: Offset | None) -> dict[str, int]:
-        """In the words of the source (``{"rows": 12}``), how much data lies after ``position``: for people and for
-        commit entries. Empty where the lag is unknown, or takes long to compute."""
+        """In the words of the source (``{"rows": 12}``), how much data lies after ``position``. Empty where the lag is
+        unknown, or takes long to compute."""
         return worded(self.lag(position), splits=self.splits)
 
     def lags(self, position: Offset | None) -> tuple[Mapping[str, int], Mapping[str, int]]:
-        """What :meth:`lag_in_words` and :meth:`lag_by_split` tell. Called once for each batch, before its commit: a
-        source that has both of one question asks that once."""
+        """What :meth:`lag_in_words` and :meth:`lag_by_split` tell, for a commit. One question may answer both."""
         return self.lag_in_words(position), self.lag_by_split(position)
 
     def survey_interval(self, interval: Interval, held: HeldRanges) -> IntervalSurvey:

@@ -101,6 +101,7 @@ class OpenVersions(OpenSource, Generic[P, H, U]):
         self._set_offset = context.set_offset
         self._state = context.state
         self._clock_ms = context.clock_ms
+        self._moves_alone = context.moves_alone
         self._limits = limits
         self._place_type = place
         self._begins_with_all = begins_with_all
@@ -137,8 +138,8 @@ class OpenVersions(OpenSource, Generic[P, H, U]):
         """See :meth:`OpenSource.read`."""
 
     def _old_before_ms(self) -> int:
-        """Return the time before which commits are old, milliseconds since the epoch."""
-        return self._clock_ms() - OLD_MS
+        """Return the time before which commits are old, milliseconds since the epoch; 0 where none is passed."""
+        return self._clock_ms() - OLD_MS if self._moves_alone else 0
 
     def _known_by(self) -> tuple[Any, ...]:
         """Return values, in addition to the table and its files, that decide which rows are read."""

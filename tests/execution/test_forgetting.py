@@ -236,10 +236,10 @@ def test_what_a_failed_attempt_had_finished_does_not_bring_it_back(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("clear_number", "now"), [(0, ""), (0, "by_day"), (1, "by_day")])
-def test_a_table_that_has_another_name_by_now_gets_no_rows_until_its_entry_is_said_anew(
+def test_a_table_that_has_another_name_by_now_gets_no_such_rows_under_that(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], clear_number: int, now: str
 ) -> None:
-    """It would get them under the new name, and its batches would say that they are left out."""
+    """It would get them, and its batches would say that they are left out."""
     world = Two(tmp_path)
     world.land(3)
     world.run(0, coded())
@@ -247,21 +247,69 @@ def test_a_table_that_has_another_name_by_now_gets_no_rows_until_its_entry_is_sa
     orders, daily = world.options["sink"].sinks.values()
     world.options["sink"] = Sinks({"orders": orders, now: daily}) if now else daily
     world.land(4)
+    engine = coded()
+    world.run(0 if clear_number else 1, engine, clear_number=clear_number)
+    checks = engine.jobs[-1].checks
+    assert checks is not None
+    assert [one.number for one in checks.forgotten_of(now)] == [0]
+    assert [one.number for one in checks.forgotten_of("orders")] == []
+
+
+def test_an_entry_of_one_sink_has_the_clears_of_before_a_rename_and_the_batches_of_after_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Airflow runs a clear by the code of then, whose sink has the name of then."""
+    world = Two(tmp_path)
+    then = world.options["sink"]
+    world.land(3)
+    world.run(0, coded())
+    orders, daily = then.sinks.values()
+    now = world.options["sink"] = Sinks({"orders": orders, "by_day": daily})
+    world.land(4)
+    world.run(1, coded())
+    forget(capsys, world, "--where", "id = 3", "--sink", "by_day")
+    for number, sink, stage in ((0, then, "daily"), (2, now, "by_day")):
+        world.options["sink"], engine = sink, coded()
+        world.land(5 + number)
+        world.run(number, engine, clear_number=int(sink is then))
+        checks = engine.jobs[-1].checks
+        assert checks is not None
+        assert [one.number for one in checks.forgotten_of(stage)] == [0]
+        assert not checks.forgotten_of("orders")
+    assert "No published batch of the log was made before them" not in forget(capsys, world), "batch 1 was"
+    assert not [line for line in forget(capsys, world).splitlines() if line.startswith(("live/0", "live/2"))]
+
+
+@pytest.mark.parametrize(("clear_number", "has_place"), [(0, True), (1, False)])
+def test_a_table_that_nobody_knows_under_its_other_name_gets_no_rows_until_its_entry_is_said_anew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], clear_number: int, has_place: bool
+) -> None:
+    """It is elsewhere, too; or an older version has not put on record where it was."""
+    world = Two(tmp_path)
+    world.land(3)
+    world.run(0, coded())
+    if has_place:
+        forget(capsys, world, "--where", "id = 3", "--sink", "daily")
+        world.options["sink"] = Two.sink_of(tmp_path, "orders", "by_day")
+    else:
+        world.checkpoint.forgotten.add("id = 3", sinks=("daily",), by="me@here", at_ms=1)
+        orders, daily = world.options["sink"].sinks.values()
+        world.options["sink"] = Sinks({"orders": orders, "by_day": daily})
+    world.land(4)
     number = 0 if clear_number else 1
     with pytest.raises(CheckpointError, match="is about the rows of sink 'daily', and the pipeline has ") as refused:
         world.run(number, coded(), clear_number=clear_number)
     assert "id = 3" not in str(refused.value)
-    assert world.tables("daily") == [{0: [(3, 1)]}]
     anew, lift = re.findall("`microbatch (forget [^`]+ --(?:where|lift) [^`]+)`", str(refused.value))
-    given = anew.replace("…", "'id = 3'").replace("NAME", now)
+    given = anew.replace("…", "'id = 3'").replace("NAME", "by_day")
     for command in (given, lift):
         assert main(shlex.split(command)) == 0
     engine = coded()
     world.run(number, engine, clear_number=clear_number, try_number=2)
     checks = engine.jobs[-1].checks
     assert checks is not None
-    assert [(one.number, one.condition) for one in checks.forgotten_of(now)] == [(1, "id = 3")]
-    assert [one.number for one in checks.forgotten_of("orders")] == ([] if now else [1])
+    assert [(one.number, one.condition) for one in checks.forgotten_of("by_day")] == [(1, "id = 3")]
+    assert not checks.forgotten_of("orders")
 
 
 def test_nor_does_any_where_the_pipeline_has_no_such_sink_any_more_until_the_entry_is_lifted(
@@ -299,9 +347,10 @@ def restored(world: World, capsys: pytest.CaptureFixture[str]) -> str:
 def test_a_checkpoint_that_was_restored_does_not_bring_back_what_the_table_says_is_left_out(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    mark = restored(world, capsys)
-    with pytest.raises(CheckpointError, match=rf"nothing was replaced: .* no such entry.*--lift {mark}`") as refused:
-        world.run(1, clear_number=2)
+    mark, engine = restored(world, capsys), InlineEngine()
+    with pytest.raises(CheckpointError, match=rf"nothing was run: .* no such entry.*--lift {mark}`") as refused:
+        world.run(1, engine, clear_number=2)
+    assert not engine.jobs, "it is known before Spark has done all its work"
     assert world.table()[1] == [4]
     assert main(["check", world.pipeline.checkpoint, "--table"]) == 1
     told = capsys.readouterr().out
@@ -315,6 +364,17 @@ def test_a_checkpoint_that_was_restored_does_not_bring_back_what_the_table_says_
     world.run(0, clear_number=2)
     assert is_clean(world)
     assert "No published batch of the log was made before them." in forget(capsys, world)
+
+
+def test_nor_does_one_that_was_restored_while_spark_was_at_work(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forget(capsys, world, "--where", "id = 3")
+    world.run(1, clear_number=1)
+    engine = InlineEngine(after_stage=lambda job: world.root.joinpath("checkpoint", *ENTRY).unlink())
+    with pytest.raises(CheckpointError, match=r"nothing was replaced: .* no such entry"):
+        world.run(1, engine, clear_number=2)
+    assert world.table()[1] == [4]
 
 
 def test_nor_does_its_rewind_and_what_was_lifted_before_is_lifted_by_its_mark(

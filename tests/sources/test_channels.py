@@ -41,7 +41,7 @@ class World:
         self.committed: str | None = None
         self.batches: list[dict[str, list[int]]] = []
 
-    def open(self, **arguments: object) -> OpenSource:
+    def open(self, *, moves_alone: bool = True, **arguments: object) -> OpenSource:
         """A fresh process's view."""
         source = TunnelSource(max_records=self.max_records, idle_seconds=0, **arguments)  # type: ignore[arg-type]
         context = SourceContext(
@@ -49,6 +49,7 @@ class World:
             log=self.store.scoped("log"),
             state=self.store.scoped("state"),
             clock_ms=lambda: NOW_MS,
+            moves_alone=moves_alone,
             checkpoint=self.checkpoint,
         )
         return source.open(context)
@@ -304,6 +305,10 @@ def test_a_quiet_channel_gets_a_batch_before_its_last_row_is_gone(tmp_path: Path
     assert world.open().latest_offset(old) is LATE
     _, told = read_here(world.open().read_late(old).arguments, {})
     assert world.open().resolve(old, told) == world.committed
+    # Where each batch replaces the table, its rows would be gone by that.
+    source = world.open(moves_alone=False)
+    assert not source.has_new(old)
+    assert source.latest_offset(old) == source.resolve(old, told) == old
 
 
 @pytest.mark.parametrize(("then_days", "now_days"), [(1, 7), (7, 1)])

@@ -12,6 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
+from airflow_provider_microbatch.sources.delta.table import Snapshot, snapshot_of
 from tests.sinks.delta_stages import write_delta_stage
 from tests.sinks.delta_world import opened, publish
 from tests.sinks.stages import batch_of, expect
@@ -97,6 +98,28 @@ def test_a_change_feed_that_was_off_while_nothing_came_goes_on(tmp_path: Path) -
     world.orders.append()
     ends = world.plan(change_feed=True)
     assert world.open(change_feed=True).read(*ends).arguments["changes"] == [[4, 4]]
+
+
+def test_what_the_table_had_at_a_version_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it had a feed then: opening a large table takes seconds, and each question walks from the position."""
+    world = World(tmp_path, change_feed=True)
+    world.orders.append()
+    world.plan(change_feed=True)
+    asked = list[int]()
+
+    def counted(root: str, version: int) -> Snapshot:
+        asked.append(version)
+        return snapshot_of(root, version)
+
+    monkeypatch.setattr("airflow_provider_microbatch.sources.delta.history.snapshot_of", counted)
+    world.orders.append()
+    source = world.open(change_feed=True)
+    assert source.has_new(world.position)
+    end = source.latest_offset(world.position)
+    assert isinstance(end, str)
+    source.read(world.position, end)
+    source.describe(world.position, end)
+    assert asked == [2]
 
 
 def test_a_position_of_before_the_table_had_a_change_feed_is_not_read_by_it(world: World) -> None:

@@ -15,10 +15,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from airflow_provider_microbatch import PathCatalog, TableSink
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import DefinitionError, SourceChangedError, SourceError
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
+from airflow_provider_microbatch.execution.plan import Planner
+from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.sources import versions
 from airflow_provider_microbatch.sources.delta import DeltaSource
 from airflow_provider_microbatch.sources.delta.commits import Commits
@@ -282,6 +285,31 @@ def test_a_table_to_which_nothing_but_settings_is_committed_is_followed_until_it
     assert counts(world) == [1]
 
 
+@pytest.mark.parametrize("mode", ["create_or_replace", "append"])
+def test_no_batch_without_rows_takes_the_place_of_a_tables_rows(world: World, tmp_path: Path, mode: str) -> None:
+    world.orders.append()
+    world.plan()
+    world.orders.table.optimize.compact()
+    DeltaTable(world.root.as_uri()).alter.set_table_properties({"delta.logRetentionDuration": "interval 1 days"})
+    pipeline = Pipeline(
+        "orders",
+        sources={"orders": DeltaSource(str(world.root))},
+        sink=TableSink(PathCatalog(str(tmp_path / "lake")), "orders", mode=mode),
+        transform="jobs/orders.py:transform",
+        checkpoint=str(tmp_path / "checkpoint"),
+    )
+    checkpoint = Checkpoint(open_store(pipeline.checkpoint), sources=["orders"])
+    tomorrow_ms = time.time_ns() // 1_000_000 + 24 * 3_600_000
+    sources = Planner(
+        pipeline=pipeline, checkpoint=checkpoint, lane=checkpoint.lane("live"), clock_ms=lambda: tomorrow_ms
+    ).sources
+    is_followed = mode == "append"
+    assert sources.with_new({"orders": world.position}) == (["orders"] if is_followed else [])
+    assert (sources.open("orders").latest_offset(world.position) != world.position) is is_followed
+    world.orders.append()
+    assert sources.with_new({"orders": world.position}) == ["orders"]
+
+
 def test_files_that_a_vacuum_took_are_named(world: World) -> None:
     world.orders.append()
     world.orders.append()
@@ -326,8 +354,9 @@ def test_a_table_that_was_restored_from_a_backup_is_noticed_also_when_it_has_gro
         world.plan()
 
 
+@pytest.mark.parametrize("is_cleaned", [False, True])
 def test_a_version_that_is_read_in_part_and_written_anew_behind_a_backup_is_noticed(
-    world: World, tmp_path: Path
+    world: World, tmp_path: Path, is_cleaned: bool
 ) -> None:
     world.orders.append()
     world.plan()
@@ -340,6 +369,8 @@ def test_a_version_that_is_read_in_part_and_written_anew_behind_a_backup_is_noti
     with pytest.raises(SourceError, match=r"went back: its newest version is 1, and version 2 was read"):
         world.open().has_new(world.position)
     world.orders.add_files(5)
+    if is_cleaned:
+        world.orders.clean_log(2)  # the commit before it is gone, by which positions were known before
     with pytest.raises(SourceError, match=r"version 2 .* is not the one that was read"):
         world.plan()
     assert "is not the one that was read" in (world.open().not_replayable(*ends) or "")

@@ -404,8 +404,14 @@ def test_a_beginning_among_snapshots_without_numbers_is_refused(upgraded: World,
             upgraded.plan(start=start)
     for snapshot in (first, second):
         place = json.dumps({"snapshot_id": snapshot.snapshot_id, "sequence_number": 0})
-        with pytest.raises(SourceError, match=r"is of Iceberg's format 1.*what came after it is not told"):
+        with pytest.raises(SourceError, match=r"is of Iceberg's format 1.*what came after it is not told") as told:
             upgraded.open().check_offset(place)
+        # Batches of the version before may have read all rows of then, and ended at such a place.
+        (behind,) = re.findall(r"if all rows of then were read, .*--offset '([^']*)' --allow-skip`", str(told.value))
+        upgraded.open().check_offset(behind)
+        upgraded.position = behind
+        assert counts(upgraded) == [1]
+    upgraded.position = None
     upgraded.open().check_offset(json.dumps({"snapshot_id": third.snapshot_id, "sequence_number": 0}))
     assert counts(upgraded, start=fourth) == [1]
 

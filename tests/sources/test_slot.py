@@ -267,6 +267,9 @@ def test_log_of_others_moves_the_slot_on_by_a_batch_without_rows(
     assert not source.has_new(position)
     table.execute("CREATE TABLE other AS SELECT n, repeat('x', 100) FROM generate_series(1, 1000) AS n")
     assert source.lag_in_words(position)["bytes"] > 50_000
+    replaced = opened({"moves_alone": False})
+    assert not replaced.has_new(position), "where each batch replaces the table, its rows would be gone by that"
+    assert replaced.latest_offset(position) == position
     assert source.has_new(position)
     end = source.latest_offset(position)
     assert changes(source, position, end) == []

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.fences import FencedBy, fence
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.replays import Replays
 from airflow_provider_microbatch.exceptions import (
@@ -350,6 +351,34 @@ def test_a_sensor_needs_no_table_once_the_replay_is_answered(
     replayed: CountingWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may run where the sink's library or catalog is not."""
+    replayed.come(2)
+    monkeypatch.setattr(FileSink, "contains", lambda *_: pytest.fail("the table is asked"))
+    assert replayed.execution.should_fire(run_identity(1)).fire
+
+
+def test_a_sensor_needs_no_table_behind_a_replay_that_failed_and_whose_clear_is_withdrawn(
+    world: CountingWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No answer comes any more, so each look would fail, and no batch would be made."""
+    failed_replay(world)
+    withdrawn(world)
+    with monkeypatch.context() as patched:
+
+        def away(*_: object) -> None:
+            raise SinkError("the library of the table is not here")
+
+        patched.setattr(FileSink, "contains", away)
+        assert world.execution.should_fire(run_identity(1)).fire
+    next_batch(world)
+    assert world.table() == {0: [1], 1: [2]}
+
+
+def test_a_sensor_asks_no_table_behind_an_attempt_that_only_ended_others(
+    replayed: CountingWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = replayed.checkpoint
+    fencing = fence(FIRST, checkpoint.attempts.latest_epoch(FIRST) + 1, by=FencedBy.GONE_ON, started_ms=1, run=None)
+    assert checkpoint.attempts.take_exactly(fencing)
     replayed.come(2)
     monkeypatch.setattr(FileSink, "contains", lambda *_: pytest.fail("the table is asked"))
     assert replayed.execution.should_fire(run_identity(1)).fire

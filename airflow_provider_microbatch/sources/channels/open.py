@@ -266,7 +266,7 @@ class OpenChannels(OpenSource):
     def resolve(self, start: Offset | None, told: Mapping[str, Any]) -> Offset | None:
         """The position that an attempt has reached in all channels; ``start`` if it has advanced nowhere."""
         begin, end, has_moved = self._reached(start, told)
-        renewed = any(
+        renewed = self._context.moves_alone and any(
             # Not the same threshold as that which triggers the batch: the clocks of two hosts need not agree.
             at.get("seen", 0) - begin.get(channel, NEW).get("seen", 0) >= self._renewed_after_ms // 2
             for channel, at in end.items()
@@ -305,7 +305,8 @@ class OpenChannels(OpenSource):
     def _is_to_be_renewed(self, position: Position, candidates: Position) -> bool:
         before_ms = self._context.clock_ms() - self._renewed_after_ms
         # Before the first batch nobody was promised any row yet.
-        return bool(position) and any(at.get("seen", 0) < before_ms for at in candidates.values())
+        is_due = bool(position) and any(at.get("seen", 0) < before_ms for at in candidates.values())
+        return is_due and self._context.moves_alone
 
     def secrets(self) -> Mapping[str, str]:
         """Return the secrets for requests to the server."""

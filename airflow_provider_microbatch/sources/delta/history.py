@@ -24,16 +24,26 @@ class History:
     """:param now: the table as it is.
     :param set_offset: the command that sets the position.
     :param old_before_ms: versions of before that time are old, milliseconds since the epoch.
+    :param had_feed: whether a table had a change feed, by its id and a version, as the questions so far have found;
+        None where its log does not tell that any more. To find it opens the table, which may be large.
     """
 
     def __init__(
-        self, source: DeltaSource, *, now: Snapshot, commits: Commits, set_offset: SetOffset, old_before_ms: int
+        self,
+        source: DeltaSource,
+        *,
+        now: Snapshot,
+        commits: Commits,
+        set_offset: SetOffset,
+        old_before_ms: int,
+        had_feed: dict[tuple[str, int], bool | None],
     ) -> None:
         self._source = source
         self.now = now
         self._commits = commits
         self._set_offset = set_offset
         self._old_before_ms = old_before_ms
+        self._had_feed = had_feed
 
     def check(self, place: Place) -> None:
         """:raises SourceError: if ``place`` is not a place of the current table."""
@@ -56,10 +66,10 @@ class History:
             )
 
     def _digests(self, place: Place) -> Iterator[str | None]:
-        """Yield what the position's commit may be known by. One that is not there is any."""
+        """Yield what the position's commit may be known by. One that is not there is any; not so the one before it."""
         yield self._commits.digest(place.pinned) or place.commit
         if place.is_within:  # positions on record had the digest of the commit before their version
-            yield self._commits.digest(place.version - 1) or place.commit
+            yield self._commits.digest(place.version - 1)
 
     def stretches(self, start: Place) -> Iterator[Stretch[File]]:
         """Yield the stretches in order, beginning with the stretch of ``start``."""
@@ -90,10 +100,13 @@ class History:
             return has_change_feed(commit.properties)
         if before is not None or not commit.rows:
             return before
-        try:
-            return snapshot_of(self._source.root, version).has_change_feed
-        except SourceError:
-            return None  # the log tells what this version has changed, and no longer what the table had
+        at = (self.now.id, version)
+        if at not in self._had_feed:
+            try:
+                self._had_feed[at] = snapshot_of(self._source.root, version).has_change_feed
+            except SourceError:
+                self._had_feed[at] = None  # the log tells what this version has changed, and not what the table had
+        return self._had_feed[at]
 
     def _snapshot(self, version: int) -> Stretch[File]:
         try:

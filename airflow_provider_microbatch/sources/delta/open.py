@@ -33,6 +33,7 @@ class OpenDeltaSource(OpenVersions[Place, History, File]):
         super().__init__(context, place=Place, limits=limits, begins_with_all=source.start == EARLIEST)
         self._source = source
         self._commits = Commits(source.root)
+        self._had_feed = dict[tuple[str, int], bool | None]()
 
     def _read(self, start: Offset | None, end: Offset | None) -> Read:
         stretches = self._range(start, end)
@@ -73,6 +74,7 @@ class OpenDeltaSource(OpenVersions[Place, History, File]):
             commits=self._commits,
             set_offset=self._set_offset,
             old_before_ms=self._old_before_ms(),
+            had_feed=self._had_feed,
         )
 
     def _look(self) -> History:

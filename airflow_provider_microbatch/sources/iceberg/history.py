@@ -93,9 +93,11 @@ class History:
         """:raises SourceError: if snapshots follow whose numbers do not tell that they come after ``place``."""
         last = next((one.id for one in reversed(self.branch.chain) if one.sequence == 0), place.snapshot)
         if place.sequence == 0 and last != place.snapshot:
+            behind = f" Or, if all rows of then were read, `{self._begin_at(Place(version=1, snapshot=last))}`."
             raise SourceError(
                 f"snapshot {place.snapshot} of {self._source.location()} is of Iceberg's format 1, as others are up to "
                 f"{last}: they have no sequence numbers, and what came after it is not told. {self._begin_again()}"
+                f"{'' if place.in_snapshot else behind}"
             )
 
     def stretches(self, start: Place) -> Iterator[Stretch[Unit]]:

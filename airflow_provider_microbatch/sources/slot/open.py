@@ -93,7 +93,7 @@ class OpenSlot(OpenSource):
             if state.is_two_phase:
                 self._check_two_phase(is_read=start is not None, warns=warns)
             # Before the slot is looked at, which then has all that is committed before this place.
-            idle_to = server.settled_to(max(begin, state.moved_to) + IDLE_BYTES)
+            idle_to = server.settled_to(max(begin, state.moved_to) + IDLE_BYTES) if self._context.moves_alone else None
             # What was read before may come first: with a limit of the server's it would be decoded several times.
             first = _MESSAGES * most if most is not None and state.moved_to >= begin else None
             end, changes, is_known = None, 0, not _ends_with_change(start) or state.moved_to >= begin
