@@ -22,14 +22,15 @@ from airflow_provider_microbatch.sinks.dead_letters import tables_of
 
 
 def forgotten_of(checkpoint: Checkpoint, sink: OpenSink) -> list[Forgotten]:
-    """The conditions of the rows that an attempt that begins now leaves out. A table is known by the name that an entry
-    has for it; or, where the attempt has no sink of that name, by where it is: a clear is run by the code of then, and
-    the batches of now by that of now, so that no name is both's once a sink was renamed.
+    """The conditions of the rows that an attempt that begins now leaves out. A table is known by where an entry has
+    it; or, where it is there no more, by the name that the entry has for it. A clear is run by the code of then, and
+    the batches of now by that of now, so that no name is both's once a sink was renamed, and that another table may
+    have the name.
 
     :param sink: the sink that the attempt writes to.
     :raises CorruptEntryError: if one is no condition that `microbatch forget` would take: Spark would run it.
-    :raises CheckpointError: if one is about a sink that is none of these by its name, and not known to be one of them
-        by its place: the attempt's output would say of that table, too, that the rows are left out.
+    :raises CheckpointError: if one is about a sink that is none of these, neither by its place nor by its name: the
+        attempt's output would say of that table, too, that the rows are left out.
     """
     found = []
     for one in checkpoint.forgotten.active():
@@ -53,11 +54,10 @@ def forgotten_of(checkpoint: Checkpoint, sink: OpenSink) -> list[Forgotten]:
 def _stage_of(name: str, entry: Forgetting, sink: OpenSink) -> str | None:
     """The stage of the rows that an entry has a sink's name for; None if the attempt is not known to have any."""
     now = sink.definition
-    if name in now.names:
-        return name
     then = places_of(table for form in entry.tables.get(name, ()) for table in tables_in(form, beside=sink))
     own = zip(tables_of(now), now.tables, strict=False)  # the dead letters are the last table, and have no name
-    return next((stage for stage, table in own if any(map(table.is_same_place, then))), None)
+    there = next((stage for stage, table in own if any(map(table.is_same_place, then))), None)
+    return name if there is None and name in now.names else there
 
 
 def _not_there(checkpoint: Checkpoint, entry: Forgetting, gone: Sequence[str], sink: Sink) -> str:

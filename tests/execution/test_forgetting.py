@@ -280,6 +280,25 @@ def test_an_entry_of_one_sink_has_the_clears_of_before_a_rename_and_the_batches_
     assert not [line for line in forget(capsys, world).splitlines() if line.startswith(("live/0", "live/2"))]
 
 
+def test_an_entry_stays_with_its_table_when_two_sinks_change_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By its name alone the other table would lose rows, and this one would get them again."""
+    world = Two(tmp_path)
+    world.land(3)
+    world.run(0, coded())
+    forget(capsys, world, "--where", "id = 3", "--sink", "daily")
+    orders, daily = world.options["sink"].sinks.values()
+    world.options["sink"] = Sinks({"orders": daily, "daily": orders})
+    world.land(4)
+    engine = coded()
+    world.run(1, engine)
+    checks = engine.jobs[-1].checks
+    assert checks is not None
+    assert [one.number for one in checks.forgotten_of("orders")] == [0]
+    assert not checks.forgotten_of("daily")
+
+
 @pytest.mark.parametrize(("clear_number", "has_place"), [(0, True), (1, False)])
 def test_a_table_that_nobody_knows_under_its_other_name_gets_no_rows_until_its_entry_is_said_anew(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], clear_number: int, has_place: bool
