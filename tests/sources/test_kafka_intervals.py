@@ -344,6 +344,25 @@ def test_what_retention_ate_behind_a_later_interval_is_told_where_it_may_belong_
 
 
 @pytest.mark.slow
+def test_what_retention_ate_between_two_intervals_is_of_those_between_them(tmp_path: Path) -> None:
+    """A run that failed is cleared when retention has gone past a later one that had run."""
+    world = World(tmp_path)
+    for day in range(10):
+        world.send(2, at_ms=T0 + 1000 * day)
+    for day in (1, 5):
+        world.open(lane=lane_of(day, day + 1)).plan_interval(interval(day, day + 1), world.held)
+    left = f"6 offsets \\({world.topic}-0 4 to 9\\)"
+    for upto in (12, 14):
+        world.broker.delete_before(world.topic, 0, upto)
+        for day in (2, 4):
+            with pytest.raises(SourceChangedError, match=left):
+                world.open(lane=lane_of(day, day + 1)).plan_interval(interval(day, day + 1), world.held)
+        assert not world.open(lane=lane_of(0, 1)).survey_interval(interval(0, 1), world.held).unread
+        begin, end = world.open(lane=lane_of(6, 7)).plan_interval(interval(6, 7), world.held)
+        assert begin != end, "what is gone before another interval is none of its own"
+
+
+@pytest.mark.slow
 def test_what_retention_ate_behind_what_was_late_for_a_later_interval_may_be_of_one_before_it(tmp_path: Path) -> None:
     world = World(tmp_path)
     for day in (1, 2, 2, 3):

@@ -20,7 +20,7 @@ from airflow_provider_microbatch.sources.intervals import (
 )
 from airflow_provider_microbatch.sources.kafka.pieces import Pieces
 from airflow_provider_microbatch.sources.kafka.taken import Taken
-from airflow_provider_microbatch.sources.pieces import Piece
+from airflow_provider_microbatch.sources.pieces import Piece, without
 
 SPLITS = "offsets"
 """The name of the source's smallest units."""
@@ -129,7 +129,8 @@ class Window:
     def gone(self, had: Callable[[], Pieces], *, taken: Taken) -> Pieces:
         """The records that are gone, that nobody has read and that may have been of the interval. What was gone before
         anything was read of its partition was promised to nobody; nor is anything of the interval gone while a record
-        is there that lies before it, nor where a later interval has taken what lies before the gap.
+        is there that lies before it. A gap between what an earlier interval and a later one have taken is of each that
+        lies between them.
 
         :param had: returns what lanes have taken.
         :param taken: what lanes of intervals have taken, each.
@@ -138,25 +139,32 @@ class Window:
         may_be = self.times.all_since(self.interval.start_ms)
         known = had().of if may_be else {}
         for one, earliest in may_be.items():
-            ends = [end for start, end in known.get(one, ()) if start < earliest]
-            found += [(one, (ends[-1], earliest))] if ends and ends[-1] < earliest else []
+            pieces = known.get(one, ())
+            begun = [(start, earliest) for start, _ in pieces[:1] if start < earliest]
+            found += [(one, gap) for gap in without(begun, pieces)]
         gaps = Pieces.made(found)
-        return gaps - self._behind_later(gaps, taken) if gaps else gaps
+        return gaps - self._of_others(gaps, taken) if gaps else gaps
 
-    def _behind_later(self, gaps: Pieces, taken: Taken) -> Pieces:
-        """Those that begin where the records end that a later interval has taken. Such a gap is of one behind that: an
-        earlier one would be refused for it in vain, or its batch would tell of it, and none where it belongs. Unless
-        records are left of before the later interval: what it has taken was late for it then."""
-        found = Pieces()
+    def _of_others(self, gaps: Pieces, taken: Taken) -> Pieces:
+        """Those that intervals beside this one are told of. This one would be refused for such a gap in vain, or its
+        batch would tell of it, and none where it belongs.
+
+        Before what an earlier interval has taken no record of this one lies. A gap that begins where the records end
+        that a later interval has taken is of one behind that; unless records are left of before the later interval:
+        what it has taken was late for it then.
+        """
+        found = list[tuple[Partition, Piece]]()
         for lane in taken.lanes():
             span = span_of(lane)
-            if span is None or span[0] < self.interval.end_ms:
+            if span is None or (span[0] < self.interval.end_ms and self.interval.start_ms < span[1]):
                 continue
-            ends = {one: pieces[-1][1] for one, pieces in (taken.by_lane(lane) or Pieces()).of.items()}
-            if behind := {one: piece for one, piece in gaps if ends.get(one) == piece[0]}:
+            theirs = (taken.by_lane(lane) or Pieces()).of
+            if span[1] <= self.interval.start_ms:
+                found += [(one, gap) for one, gap in gaps if one in theirs and gap[1] <= theirs[one][-1][0]]
+            elif behind := [(one, gap) for one, gap in gaps if gap[0] in {end for _, end in theirs.get(one, ())}]:
                 since = self.times.all_since(span[0])
-                found |= Pieces.made((one, piece) for one, piece in behind.items() if one in since)
-        return found
+                found += [(one, gap) for one, gap in behind if one in since]
+        return Pieces.made(found)
 
     def passed(self, had: Pieces, *, lanes: Callable[[], Iterable[str]]) -> Unread | None:
         """The records before the interval that nobody has, from where the oldest lane's interval begins: what came
