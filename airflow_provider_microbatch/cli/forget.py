@@ -119,7 +119,7 @@ def _check_still_here(arguments: argparse.Namespace, checkpoint: Checkpoint, don
 
 
 def _sinks(checkpoint: Checkpoint, names: tuple[str, ...]) -> dict[str, list[Any]]:
-    """The sinks of these names, in plain form; several where clears have named other ones than plans."""
+    """The sinks of these names, in plain form."""
     if not names:
         return {}
     # Also of a clear alone: its attempts are refused as long as they name a table otherwise than the entries do.
@@ -131,8 +131,9 @@ def _sinks(checkpoint: Checkpoint, names: tuple[str, ...]) -> dict[str, list[Any
         raise MaintenanceError(
             f"the pipeline on record has no sink {unknown[0]!r}; it has {has}. Nothing was recorded."
         )
-    forms = [forms_in(form) for form in recorded]
-    return {name: [form[name] for form in forms if name in form] for name in names}
+    # A name is meant as the run that planned last has it: what a clear has by it may be the table of another by now.
+    latest = [forms_in(form) for form in reversed(recorded)]
+    return {name: [next(form[name] for form in latest if name in form)] for name in names}
 
 
 def _missing(batch: BatchSummary, active: list[Forgetting]) -> list[int]:

@@ -52,15 +52,18 @@ def find_standing(checkpoint: Checkpoint, *, seconds: float = STANDING_SECONDS) 
     ]
 
 
-def find_left(checkpoint: Checkpoint) -> list[Finding]:
+def find_left(checkpoint: Checkpoint, *, parked: bool = True) -> list[Finding]:
     """A finding for each such batch of a data interval, with the run that has to be cleared. The live lane's next run
     takes up the batch that the run before left, whichever run that is; an interval has one run; and
-    of dead letters with the command."""
+    of dead letters with the command.
+
+    :param parked: whether a batch whose stage waits for audits is in hand.
+    """
     found = []
     for lane in checkpoint.lanes():
         log = checkpoint.lane(lane).offset_log
         try:
-            key = left_in(checkpoint, lane) if lane != LIVE else None
+            key = left_in(checkpoint, lane, parked=parked) if lane != LIVE else None
             entry = None if key is None else log.get(key.id)
         except CheckpointError:
             continue  # torn; that is another finding
@@ -95,15 +98,16 @@ def _left_letters(checkpoint: Checkpoint, key: BatchKey) -> Finding:
     )
 
 
-def left_in(checkpoint: Checkpoint, lane: str) -> BatchKey | None:
-    """The lane's newest batch if it is planned, not committed, no process is at it and no stage waits for audits."""
+def left_in(checkpoint: Checkpoint, lane: str, *, parked: bool = True) -> BatchKey | None:
+    """The lane's newest batch if it is planned, not committed, no process is at it and no stage waits for audits; with
+    ``parked=False`` whether one waits or not."""
     logs = checkpoint.lane(lane)
     number = logs.offset_log.latest_id()
     if number is None or logs.commit_of(number) is not None:
         return None
     key = BatchKey(lane, number)
     attempt = checkpoint.attempts.latest(key)
-    lives = attempt is not None and sign_of_life(checkpoint, attempt, parked=True) is not None
+    lives = attempt is not None and sign_of_life(checkpoint, attempt, parked=parked) is not None
     return None if lives else key
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import BatchSetAsideError, BrokenLogError, CheckpointError, MaintenanceError
 from airflow_provider_microbatch.execution.dead_letters import execution_of, replaying
@@ -138,6 +139,19 @@ def left_behind_the_live_lane(root: Path) -> IntervalWorld:
     return read_on(world)
 
 
+def waits_for_audits_behind_the_live_lane(root: Path) -> IntervalWorld:
+    """A stage that is whole is published by a later task, if that still runs."""
+    world = IntervalWorld(root)
+    world.land_at(1.5, 1)
+    work = world.work(hour(1))
+    work.plan(backfill_run(1), code=CODE)
+    key = BatchKey(lane_of(hour(1)), 0)
+    execution = work.execution(key)
+    attempt = execution.open_attempt(key=key, run=backfill_run(1), code=CODE, engine=InlineEngine())
+    execution.keep(attempt, seconds=18_000)
+    return read_on(world)
+
+
 def rewound_behind_the_live_lane(root: Path) -> IntervalWorld:
     """A rewound interval keeps what it has taken."""
     world = IntervalWorld(root)
@@ -158,9 +172,10 @@ def read_on(world: IntervalWorld) -> IntervalWorld:
     ("make", "why"),
     [
         (left_behind_the_live_lane, f"batch {lane_of(hour(1))}/0 is planned, not committed"),
+        (waits_for_audits_behind_the_live_lane, f"batch {lane_of(hour(1))}/0 is planned, not committed"),
         (rewound_behind_the_live_lane, f"was taken for batch {lane_of(hour(1))}/0, which is not in the logs"),
     ],
-    ids=["left", "rewound"],
+    ids=["left", "waits for audits", "rewound"],
 )
 def test_so_it_is_with_what_an_interval_has_taken_and_not_committed(
     tmp_path: Path, make: Callable[[Path], IntervalWorld], why: str

@@ -299,6 +299,31 @@ def test_an_entry_stays_with_its_table_when_two_sinks_change_names(
     assert not checks.forgotten_of("daily")
 
 
+def test_a_name_is_meant_as_the_code_of_now_has_it_whatever_a_clear_has_by_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Airflow runs a clear by the code of then, in which another table had that name."""
+    world = Two(tmp_path)
+    then = world.options["sink"]
+    world.land(3)
+    world.run(0, coded())
+    orders, daily = then.sinks.values()
+    now = world.options["sink"] = Sinks({"daily": orders, "orders": daily})
+    world.land(4)
+    world.run(1, coded())
+    world.options["sink"] = then
+    world.run(0, coded(), clear_number=1)
+    forget(capsys, world, "--where", "id = 5", "--sink", "orders")
+    world.land(5)
+    for number, sink, stage, other in ((2, now, "orders", "daily"), (0, then, "daily", "orders")):
+        world.options["sink"], engine = sink, coded()
+        world.run(number, engine, clear_number=2 * int(sink is then))
+        checks = engine.jobs[-1].checks
+        assert checks is not None
+        assert [one.number for one in checks.forgotten_of(stage)] == [0]
+        assert not checks.forgotten_of(other)
+
+
 @pytest.mark.parametrize(("clear_number", "has_place"), [(0, True), (1, False)])
 def test_a_table_that_nobody_knows_under_its_other_name_gets_no_rows_until_its_entry_is_said_anew(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], clear_number: int, has_place: bool

@@ -113,6 +113,14 @@ MUTATIONS = [
         tests=(FORGOTTEN,),
     ),
     Mutation(
+        name="a name that is to be forgotten of is meant as any code has it",
+        why="where names were exchanged, another table loses rows, and the one that was meant keeps them",
+        file="cli/forget.py",
+        old="in reversed(recorded)]\n",
+        new="in recorded]\n",
+        tests=(FORGOTTEN,),
+    ),
+    Mutation(
         name="a sink that a refused clear names is none that can be forgotten of",
         why="the error names a command that is refused, until a new run makes a batch that nobody may make",
         file="cli/forget.py",

@@ -152,7 +152,7 @@ def _check_aside(drafting: Drafting, *, allow_skip: bool) -> None:
 def _check_left(drafting: Drafting, *, allow_skip: bool) -> None:
     """Check that no lane but the live one has taken what is in no batch that is committed, or that skipping is allowed:
     the query goes on behind it, by the source's log, and knows no other lane that would read it."""
-    left = find_left(drafting.checkpoint) + find_without_batch(drafting.checkpoint)
+    left = find_left(drafting.checkpoint, parked=False) + find_without_batch(drafting.checkpoint)
     if left and not allow_skip:
         more = f" `microbatch check` lists all {len(left)}." if len(left) > 1 else ""
         raise MaintenanceError(
