@@ -28,6 +28,7 @@ from airflow_provider_microbatch.runtime.job import Flow, FlowNode, Job, Subtask
 from airflow_provider_microbatch.runtime.refusing import Refusing, counts_of, quiet
 from airflow_provider_microbatch.runtime.session import open_session, pin
 from airflow_provider_microbatch.runtime.streaming import EVOLUTION, close_state, open_streams, own_folder, run_query
+from airflow_provider_microbatch.runtime.streaming_folder import END_MS
 from airflow_provider_microbatch.runtime.streaming_job import Streaming
 from airflow_provider_microbatch.runtime.subtasks import run_subtasks
 
@@ -261,8 +262,14 @@ def _batch(spark: SparkSession, job: Job, frames: Frames) -> Batch:
         timestamp=datetime.fromtimestamp(job.batch_timestamp_ms / 1000, tz=UTC),
         sources=frames,
         spark=spark,
-        watermark=datetime.fromtimestamp(job.watermark_ms / 1000, tz=UTC) if job.watermark_ms else None,
+        watermark=_moment(job.watermark_ms) if job.watermark_ms else None,
     )
+
+
+def _moment(ms: int) -> datetime:
+    """Python's times end with the year 9999. Spark's do not: one row's is the watermark from then on, and each later
+    batch would fail of it, whether its transform looks at that or not."""
+    return datetime.fromtimestamp(min(ms, END_MS) / 1000, tz=UTC)
 
 
 def _lines(listing: DataFrame | list[str] | None) -> list[str]:
