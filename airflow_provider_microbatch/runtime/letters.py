@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.runtime.access import options_of
-from airflow_provider_microbatch.runtime.copy_lines import WHOLE_JSON
 from airflow_provider_microbatch.runtime.files import ReadResult
 from airflow_provider_microbatch.runtime.job import Job
+from airflow_provider_microbatch.runtime.write import times_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -25,8 +25,8 @@ pipeline has several, the names of all); ``sink`` is the name of the sink that t
 row's file, or another description of its place; ``raw`` is the record as it was read, or the row of the result as JSON
 with ``columns`` as its schema; ``read_at`` is the batch's timestamp."""
 
-_WHOLE = {**WHOLE_JSON, "timeZone": "UTC"}
-"""``from_json`` of ``raw`` by ``columns`` is the row, to the microsecond: else a replay puts another into the table.
+_WHOLE = {"ignoreNullFields": "false", "timeZone": "UTC"}
+"""``from_json`` of ``raw`` by ``columns`` is the row, and its times are: else a replay puts another into the table.
 By UTC, since offsets are written without seconds, which those of before standard time have."""
 _LONGEST = 300
 """Length of an example, in characters, at most."""
@@ -78,7 +78,7 @@ def refused(
             sink=stage or None,
             place=place,
             reason=reason,
-            raw=F.to_json(F.struct(*map(_named, columns)), _WHOLE),
+            raw=F.to_json(F.struct(*map(_named, columns)), {**_WHOLE, **times_of(frame.sparkSession)}),
             columns=written,
         )
     )

@@ -18,7 +18,7 @@ from airflow_provider_microbatch.runtime.hadoop_files import files_in_bucket
 from airflow_provider_microbatch.runtime.session import folder_beside_driver
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 _AS_OTHERS_READ = {
     # Other programs, which merge files, read 96-bit times as nanoseconds: these end in the year 2262, and wrap around.
@@ -61,7 +61,7 @@ def write(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | list[st
     writer = frame.write.format(arguments["format"]).mode("error")
     # The batch's own manifest marks a stage as complete; an empty marker file would be published with the data.
     writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
-    writer = writer.options(**_options(arguments), **options_of(arguments))
+    writer = writer.options(**_options(arguments, frame.sparkSession), **options_of(arguments))
     if partition_by:
         writer = writer.partitionBy(*partition_by)
     try:
@@ -86,11 +86,18 @@ def write(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | list[st
     return _listing(frame, arguments)
 
 
-def _options(arguments: Mapping[str, Any]) -> dict[str, str]:
+def times_of(spark: SparkSession) -> dict[str, str]:
+    """The options of times as text, for what this session's Spark reads again: its parser of before Spark 3 would take
+    all digits of a second's fraction for milliseconds."""
+    policy = str(spark.conf.get("spark.sql.legacy.timeParserPolicy"))
+    return {} if policy.upper() == "LEGACY" else TIMES
+
+
+def _options(arguments: Mapping[str, Any], spark: SparkSession) -> dict[str, str]:
     """The sink's options of Spark's writer; without them files of text, too, have the times that the frame has."""
     own = dict(arguments.get("options", {}))
     named = {name.casefold() for name in own}  # as Spark compares names: of two that it takes for one, either may win
-    times = TIMES if arguments["format"] in _OF_TEXT else {}
+    times = times_of(spark) if arguments["format"] in _OF_TEXT else {}
     return {**{name: form for name, form in times.items() if name.casefold() not in named}, **own}
 
 

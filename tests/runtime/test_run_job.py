@@ -102,6 +102,25 @@ def test_times_come_back_to_the_microsecond_beside_files_of_before(
     assert sorted(both) == sorted([*ours, *theirs])
 
 
+@pytest.mark.parametrize("format", ["json", "csv"])
+def test_times_are_what_the_parser_of_before_spark_3_takes_them_for(
+    spark: Any, tmp_path: Path, orders: str, format: str
+) -> None:
+    """To whom 123456 behind the second is two minutes."""
+    sink = FileSink(str(tmp_path / "lake"), format=format)
+    times = spark.sql(OF_TIMES).select("at")
+    try:
+        spark.conf.set("spark.sql.legacy.timeParserPolicy", "legacy")
+        run_job(spark, make_job(sink, "of_times", [orders]))
+        sink.publish(EXPECTED, 1)
+        read = spark.read.format(format).schema(times.schema).load(str(sink.root / "lane=live" / "batch_id=0"))
+        assert sorted(row.at.replace(microsecond=0) for row in read.collect()) == sorted(
+            row.at.replace(microsecond=0) for row in times.collect()
+        )
+    finally:
+        spark.conf.unset("spark.sql.legacy.timeParserPolicy")
+
+
 def test_times_have_the_form_that_the_sink_names(spark: Any, tmp_path: Path, orders: str) -> None:
     sink = FileSink(str(tmp_path / "lake"), format="csv", options={"TIMESTAMPFORMAT": "yyyy"})
     run_job(spark, make_job(sink, "of_times", [orders]))
@@ -168,7 +187,13 @@ def test_the_batch_can_ask_for_another_and_has_the_pinned_time(spark: Any, sink:
 
 
 @pytest.mark.parametrize(
-    ("watermark_ms", "said"), [(0, "None"), (1_700_000_000_123, "2023-11-14 22:13:20.123000+00:00")]
+    ("watermark_ms", "said"),
+    [
+        (0, "None"),
+        (1_700_000_000_123, "2023-11-14 22:13:20.123000+00:00"),
+        # Of one row with milliseconds for seconds: each batch behind it is told the last moment that Python has.
+        (1_767_225_609_940_000, "9999-12-31 23:59:59.999000+00:00"),
+    ],
 )
 def test_a_transform_is_told_the_watermark_that_is_pinned(
     spark: Any, sink: FileSink, orders: str, watermark_ms: int, said: str
