@@ -10,7 +10,7 @@ FITTING, ROWS, VALUES = (
     "tests/postgres/test_unfit_values.py",
 )
 
-DIVIDED, WRITTEN = "tests/runtime/test_refusing.py", "tests/runtime/test_run_job.py"
+DIVIDED, WRITTEN = "tests/runtime/test_refusing.py", "tests/runtime/test_times_as_text.py"
 
 MUTATIONS = [
     Mutation(
