@@ -288,4 +288,12 @@ MUTATIONS = [
         new="    if False:\n        pairs =",
         tests=("tests/tables/test_read_as_written.py",),
     ),
+    Mutation(
+        name="a table whose columns no type could have is not written to",
+        why="a pipeline with a DEFAULT in its schema stands still, though readers find all of its rows",
+        file="sinks/table/continuous.py",
+        old="            if error.condition != _NO_SYNTAX:\n",
+        new="            if error.condition:\n",
+        tests=("tests/tables/test_read_as_written.py",),
+    ),
 ]

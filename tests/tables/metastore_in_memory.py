@@ -70,6 +70,8 @@ class InMemory(Statements):
             self.partitions[name] = {}
             return []
         if view := _VIEW.fullmatch(statement):
+            if " DEFAULT " in view[2]:
+                raise StatementError("PARSE_SYNTAX_ERROR", "a type has no DEFAULT")
             self._views[view[1]] = {"columns": _columns(view[2])}
             return []
         if statement.startswith("SHOW TABLES"):
@@ -114,4 +116,4 @@ class InMemory(Statements):
 
 
 def _columns(ddl: str) -> list[dict[str, Any]]:
-    return [{"name": name, "type": {"name": kind}} for name, kind in (one.split() for one in ddl.split(", "))]
+    return [{"name": name, "type": {"name": kind}} for name, kind, *_ in map(str.split, ddl.split(", "))]

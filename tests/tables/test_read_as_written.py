@@ -76,3 +76,11 @@ def test_a_batch_is_not_admitted_whose_columns_the_table_would_not_read(tmp_path
     ):
         with pytest.raises(SinkError, match=said):
             dataclasses.replace(sink, schema=schema).admits(BATCH)
+
+
+def test_columns_with_more_than_a_type_has_do_not_keep_a_table_from_its_batches(tmp_path: Path) -> None:
+    """Spark makes a table of them, and parses no type of them."""
+    catalog = SparkCatalog(InMemory(), str(tmp_path / "lake"))
+    sink = TableSink(catalog, "orders", format="json", schema="id long, epoch long DEFAULT 0")
+    write_stage_table(sink, 1)
+    assert sink.admits(BATCH)
