@@ -35,7 +35,6 @@ TIMES = {
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
 """Spark's options for times as text, to the microsecond. By its own formats the text ends at the millisecond."""
-_OF_TEXT = ("json", "csv")
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -61,7 +60,7 @@ def write(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | list[st
     writer = frame.write.format(arguments["format"]).mode("error")
     # The batch's own manifest marks a stage as complete; an empty marker file would be published with the data.
     writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
-    writer = writer.options(**_options(arguments, frame.sparkSession), **options_of(arguments))
+    writer = writer.options(**arguments.get("options", {}), **options_of(arguments))
     if partition_by:
         writer = writer.partitionBy(*partition_by)
     try:
@@ -91,14 +90,6 @@ def times_of(spark: SparkSession) -> dict[str, str]:
     all digits of a second's fraction for milliseconds."""
     policy = str(spark.conf.get("spark.sql.legacy.timeParserPolicy"))
     return {} if policy.upper() == "LEGACY" else TIMES
-
-
-def _options(arguments: Mapping[str, Any], spark: SparkSession) -> dict[str, str]:
-    """The sink's options of Spark's writer; without them files of text, too, have the times that the frame has."""
-    own = dict(arguments.get("options", {}))
-    named = {name.casefold() for name in own}  # as Spark compares names: of two that it takes for one, either may win
-    times = times_of(spark) if arguments["format"] in _OF_TEXT else {}
-    return {**{name: form for name, form in times.items() if name.casefold() not in named}, **own}
 
 
 def write_marked(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | list[str]:

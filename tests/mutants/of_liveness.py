@@ -157,7 +157,7 @@ MUTATIONS = [
         name="check takes a stage that waits for audits for left",
         why="it advises to clear a task whose run goes on",
         file="execution/left.py",
-        old="sign_of_life(checkpoint, attempt, parked=True)",
+        old="sign_of_life(checkpoint, attempt, parked=parked)",
         new="sign_of_life(checkpoint, attempt)",
         tests=("tests/execution/test_interval_mode.py",),
     ),

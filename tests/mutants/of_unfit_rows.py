@@ -94,27 +94,11 @@ MUTATIONS = [
         tests=(DIVIDED,),
     ),
     Mutation(
-        name="times in files of text are cut to milliseconds",
-        why="a table of json or csv has other times than the same one of parquet, and nobody is told",
-        file="runtime/write.py",
-        old='    times = times_of(spark) if arguments["format"] in _OF_TEXT else {}\n',
-        new="    times: dict[str, str] = {}\n",
-        tests=(WRITTEN,),
-    ),
-    Mutation(
         name="times are written to the microsecond for whom these are milliseconds",
         why="they are read up to a quarter of an hour late, in green",
         file="runtime/write.py",
         old='    return {} if policy.upper() == "LEGACY" else TIMES\n',
         new='    return {} if policy.upper() == "" else TIMES\n',
-        tests=(WRITTEN,),
-    ),
-    Mutation(
-        name="a form of times that the sink names is overruled",
-        why="who reads the table by that form has no times",
-        file="runtime/write.py",
-        old="    return {**{name: form for name, form in times.items() if name.casefold() not in named}, **own}\n",
-        new="    return {**own, **times}\n",
         tests=(WRITTEN,),
     ),
 ]

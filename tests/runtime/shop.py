@@ -58,10 +58,6 @@ OF_TIMES = """SELECT timestamp_micros(1700000000123456) AS at, timestamp_ntz'202
     UNION ALL SELECT timestamp_seconds(1), timestamp_ntz'1970-01-01 00:00:00'"""
 
 
-def of_times(batch: Batch) -> DataFrame:
-    return batch.spark.sql(OF_TIMES)
-
-
 def of_kinds_of_iceberg(batch: Batch) -> DataFrame:
     """Two days by UTC, one by the clock of Berlin; one row without a time."""
     return of_all_kinds(batch).select(
