@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -269,7 +269,7 @@ def _batch(spark: SparkSession, job: Job, frames: Frames) -> Batch:
 def _moment(ms: int) -> datetime:
     """Python's times end with the year 9999. Spark's do not: one row's is the watermark from then on, and each later
     batch would fail of it, whether its transform looks at that or not."""
-    return datetime.fromtimestamp(min(ms, END_MS) / 1000, tz=UTC)
+    return datetime.fromtimestamp(0, tz=UTC) + timedelta(milliseconds=min(ms, END_MS))  # as exact as the number
 
 
 def _lines(listing: DataFrame | list[str] | None) -> list[str]:

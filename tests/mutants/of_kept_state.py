@@ -261,8 +261,8 @@ MUTATIONS = [
         name="a watermark may be no time that Python has",
         why="of one row with milliseconds for seconds each batch to come fails, whether it looks at that or not",
         file="runtime/app.py",
-        old="min(ms, END_MS) / 1000",
-        new="ms / 1000",
+        old="milliseconds=min(ms, END_MS))",
+        new="milliseconds=ms)",
         tests=("tests/runtime/test_run_job.py",),
     ),
 ]
