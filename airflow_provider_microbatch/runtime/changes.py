@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.runtime.failure import BatchFailure
+from airflow_provider_microbatch.runtime.quoting import quoted
 from airflow_provider_microbatch.runtime.write import write_marked
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Changes:
             marked = marked.where(~is_forgotten | has_value)
         columns: list[Column] = []
         for name in marked.columns:
-            column = F.col(_quoted(name))
+            column = F.col(quoted(name))
             if name == DELETED:
                 column = (column | is_forgotten).alias(name)
             elif name not in (*self.order, FORGOTTEN):
@@ -73,7 +74,7 @@ class Changes:
 
         for name, kind in frame.dtypes:
             if name in self.order:
-                column = F.col(_quoted(name))
+                column = F.col(quoted(name))
                 yield column.isNotNull() & ~F.isnan(column) if kind in ("float", "double") else column.isNotNull()
 
 
@@ -94,7 +95,3 @@ def write(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | list[st
             f"the result lacks {', '.join(lacks)}, by which its changes are merged; its columns are: {told}",
         )
     return write_marked(frame, arguments)
-
-
-def _quoted(column: str) -> str:
-    return "`" + column.replace("`", "``") + "`"

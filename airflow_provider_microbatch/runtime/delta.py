@@ -7,6 +7,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.runtime.files import NO_LISTING_JOB, ReadResult, literally
+from airflow_provider_microbatch.runtime.quoting import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -74,7 +75,7 @@ def _plain(spark: SparkSession, schema: StructType, arguments: Mapping[str, Any]
             .otherwise(unknown.cast(column.dataType))
             .alias(column.name)
             if column.name in partition_by
-            else col(_quoted(column.name))
+            else col(quoted(column.name))
             for column in schema.fields
         )
     )
@@ -138,8 +139,4 @@ def _complete(reader: DataFrameReader) -> DataFrameReader:
 
 
 def _ordered(frame: DataFrame, names: Sequence[str]) -> DataFrame:
-    return frame.select(*(_quoted(name) for name in names))
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
+    return frame.select(*(quoted(name) for name in names))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_microbatch.runtime.failure import BatchFailure, failing_as
 from airflow_provider_microbatch.runtime.intake import VALUE, Intake, TableColumn
+from airflow_provider_microbatch.runtime.quoting import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -106,7 +107,7 @@ def _with_met(frame: DataFrame, values: Mapping[str, Column], met: Sequence[Colu
     """The rows as they are, with :data:`MET`: which conditions they meet with these values."""
     from pyspark.sql import functions as F
 
-    kept = frame.withColumn(MET, F.struct(*(F.col(_quoted(name)) for name in values)))
+    kept = frame.withColumn(MET, F.struct(*(F.col(quoted(name)) for name in values)))
     back = {name: F.col(MET).getField(name) for name in values}
     return kept.withColumns(dict(values)).withColumns({**back, MET: F.array(*met)})
 
@@ -117,7 +118,7 @@ def _misfits(column: TableColumn, source: str, converted: Column | None) -> Iter
     """
     from pyspark.sql import functions as F
 
-    value = F.col(_quoted(column.name))
+    value = F.col(quoted(column.name))
     if column.is_needed:
         excused = F.lit(False) if column.needed_unless is None else _holds(column.needed_unless)
         yield _misfit(column, f"null, which the table does not take ({column.told})", value.isNull() & ~excused)
@@ -131,7 +132,7 @@ def _misfits(column: TableColumn, source: str, converted: Column | None) -> Iter
         yield _misfit(column, f"{source} that {column.told} would round or cut", converted.isNotNull() & ~same)
     for limit in column.limits:
         if re.split(r"[<( ]", source, maxsplit=1)[0] in limit.kinds:
-            met = _holds(limit.condition.replace(VALUE, _quoted(column.name)))
+            met = _holds(limit.condition.replace(VALUE, quoted(column.name)))
             yield _misfit(column, limit.problem, value.isNotNull() & ~met)
 
 
@@ -157,7 +158,7 @@ def _converted(column: TableColumn, source: str, *, is_exact: bool) -> Column | 
         passed = (source, target) == ("double", "float") or (not is_exact and _has_all(target, source))
     else:
         passed = {source, target} != {"date", "timestamp_ntz"}
-    return None if passed else F.col(_quoted(column.name)).try_cast(target)
+    return None if passed else F.col(quoted(column.name)).try_cast(target)
 
 
 def _has_all(target: str, source: str) -> bool:
@@ -182,7 +183,3 @@ def _size(type: str) -> tuple[int, int] | None:
 
 def _is_number(type: str) -> bool:
     return type in _BITS or _size(type) is not None
-
-
-def _quoted(column: str) -> str:
-    return "`" + column.replace("`", "``") + "`"

@@ -8,6 +8,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.runtime.files import ReadResult
+from airflow_provider_microbatch.runtime.quoting import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,8 +63,4 @@ def _named(frame: DataFrame, pairs: Sequence[tuple[str, str]]) -> DataFrame:
     """The frame with the column names of the range."""
     from pyspark.sql.functions import col
 
-    return frame.select(*(col(_quoted(name)).alias(then) for name, then in pairs))
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
+    return frame.select(*(col(quoted(name)).alias(then) for name, then in pairs))

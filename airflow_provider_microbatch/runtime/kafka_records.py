@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.runtime.copy_lines import WHOLE_JSON
 from airflow_provider_microbatch.runtime.failure import BatchFailure
+from airflow_provider_microbatch.runtime.quoting import quoted
 from airflow_provider_microbatch.runtime.write import write as write_files
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def _columns(frame: DataFrame, *, as_json: bool) -> dict[str, Column]:
         )
     found = {name: _column(name, kind) for name, kind in taken.items()}
     if as_json:
-        found["value"] = F.to_json(F.struct(*(F.col(_quoted(name)) for name in rest)), WHOLE_JSON).cast("binary")
+        found["value"] = F.to_json(F.struct(*(F.col(quoted(name)) for name in rest)), WHOLE_JSON).cast("binary")
     return found
 
 
@@ -73,9 +74,5 @@ def _misfit(name: str, kind: DataType) -> str | None:
 def _column(name: str, kind: DataType) -> Column:
     from pyspark.sql import functions as F
 
-    column = F.col(_quoted(name))
+    column = F.col(quoted(name))
     return column if name == "headers" else column.cast("int" if name == "partition" else "binary")
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_microbatch.runtime.access import options_of
 from airflow_provider_microbatch.runtime.files import ReadResult
 from airflow_provider_microbatch.runtime.job import Job
+from airflow_provider_microbatch.runtime.quoting import quoted
 from airflow_provider_microbatch.runtime.write import times_of
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def refused(
     from pyspark.sql import functions as F
 
     schema = frame.select(*map(_named, columns)).schema
-    written = ", ".join(f"{_quoted(field.name)} {field.dataType.simpleString()}" for field in schema.fields)
+    written = ", ".join(f"{quoted(field.name)} {field.dataType.simpleString()}" for field in schema.fields)
     return frame.select(
         *_letter(
             job,
@@ -134,11 +135,7 @@ def _veiled(text: str) -> str:
 def _named(column: str) -> Column:
     from pyspark.sql import functions as F
 
-    return F.col(_quoted(column))
-
-
-def _quoted(column: str) -> str:
-    return "`" + column.replace("`", "``") + "`"
+    return F.col(quoted(column))
 
 
 def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:

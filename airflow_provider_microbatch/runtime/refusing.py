@@ -19,6 +19,7 @@ from airflow_provider_microbatch.runtime.counting import RowCount
 from airflow_provider_microbatch.runtime.failure import BatchFailure, failing_as
 from airflow_provider_microbatch.runtime.fitting import MET, Fitting, fitting_of
 from airflow_provider_microbatch.runtime.job import Job
+from airflow_provider_microbatch.runtime.quoting import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -117,7 +118,7 @@ class Refusing:
         if not column or self._checks.letters is None:
             return frame
         self._unparsed[source] = _Unparsed(frame=frame, column=column, place=place, counts=counts)
-        return frame.where(f"{_quoted(column)} IS NULL").drop(column)
+        return frame.where(f"{quoted(column)} IS NULL").drop(column)
 
     def divide(self, stage: str, frame: DataFrame) -> DataFrame:
         """The rows of a stage that its table gets. The caller divides all stages before it writes the first.
@@ -363,9 +364,7 @@ class Refusing:
 
         told = ", ".join(f"{one}: {judged.rows[number]:,}" for number, one in failing.items())
         rows = judged.frame.where(F.col(VERDICT).isin([int(number) for number in failing]))
-        raw = rows.select(
-            F.to_json(F.struct(*map(_quoted, judged.columns)), {"ignoreNullFields": "false"}).alias("raw")
-        )
+        raw = rows.select(F.to_json(F.struct(*map(quoted, judged.columns)), {"ignoreNullFields": "false"}).alias("raw"))
         return BatchFailure(
             "data",
             f"rows{_for(stage)} do not meet what is expected with 'fail' ({told} of {judged.rows['']:,}). "
@@ -382,7 +381,7 @@ def counts_of(columns: Sequence[str], refused: str) -> RowCount:
     if not refused:
         return RowCount(columns)
     # Include the text column: a row that does not parse is not an empty row.
-    return RowCount((*columns, refused), {UNPARSED_ROWS: f"{_quoted(refused)} IS NOT NULL"})
+    return RowCount((*columns, refused), {UNPARSED_ROWS: f"{quoted(refused)} IS NOT NULL"})
 
 
 def _check_free(columns: Sequence[str], names: set[str], stage: str) -> None:
@@ -459,7 +458,3 @@ def _is_of(source: str) -> str:
 
 def _for(stage: str) -> str:
     return f" for sink {stage!r}" if stage else ""
-
-
-def _quoted(column: str) -> str:
-    return "`" + column.replace("`", "``") + "`"
