@@ -6,7 +6,7 @@ The conditions name people, so no log and no error shows them; entries are as pr
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -34,7 +34,7 @@ class Forgetting:
         A checkpoint that is restored from a backup gives numbers again, to other conditions.
     :param condition: Spark SQL; a row for which it is true is left out. Empty for an entry that lifts another.
     :param sinks: names of the sinks whose rows the condition is about; empty for all.
-    :param tables: by these names, the plain forms of the sinks that had them when the user asked: the table may have
+    :param tables: by these names, the plain form of the sink that had it when the user asked: the table may have
         another name in the pipeline that makes a batch, of then or of now. Empty if an older version wrote it.
     :param lifts: the number of the entry that no longer counts from now on; or the mark of one that this checkpoint
         does not have, and that outputs bear; None for a condition.
@@ -46,7 +46,7 @@ class Forgetting:
     mark: str
     condition: str
     sinks: tuple[str, ...]
-    tables: Mapping[str, Sequence[Any]]
+    tables: Mapping[str, Any]
     lifts: int | str | None
     by: str
     at_ms: int
@@ -79,7 +79,7 @@ class ForgottenRows:
         condition: str,
         *,
         sinks: tuple[str, ...],
-        tables: Mapping[str, Sequence[Any]] | None = None,
+        tables: Mapping[str, Any] | None = None,
         by: str,
         at_ms: int,
     ) -> Forgetting:
@@ -127,7 +127,7 @@ class ForgottenRows:
         tables = values.get("tables", {})
         if (
             not is_sound
-            or not (isinstance(tables, dict) and all(isinstance(forms, list) for forms in tables.values()))
+            or not (isinstance(tables, dict) and all(isinstance(form, dict) for form in tables.values()))
             or not (lifts is None or type(lifts) is int or is_mark(lifts))
             or bool(condition) == (lifts is not None)
         ):

@@ -118,7 +118,7 @@ def _check_still_here(arguments: argparse.Namespace, checkpoint: Checkpoint, don
         ) from error
 
 
-def _sinks(checkpoint: Checkpoint, names: tuple[str, ...]) -> dict[str, list[Any]]:
+def _sinks(checkpoint: Checkpoint, names: tuple[str, ...]) -> dict[str, Any]:
     """The sinks of these names, in plain form."""
     if not names:
         return {}
@@ -133,7 +133,7 @@ def _sinks(checkpoint: Checkpoint, names: tuple[str, ...]) -> dict[str, list[Any
         )
     # A name is meant as the run that planned last has it: what a clear has by it may be the table of another by now.
     latest = [forms_in(form) for form in reversed(recorded)]
-    return {name: [next(form[name] for form in latest if name in form)] for name in names}
+    return {name: next(form[name] for form in latest if name in form) for name in names}
 
 
 def _missing(batch: BatchSummary, active: list[Forgetting]) -> list[int]:

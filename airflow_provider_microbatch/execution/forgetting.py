@@ -54,7 +54,7 @@ def forgotten_of(checkpoint: Checkpoint, sink: OpenSink) -> list[Forgotten]:
 def _stage_of(name: str, entry: Forgetting, sink: OpenSink) -> str | None:
     """The stage of the rows that an entry has a sink's name for; None if the attempt is not known to have any."""
     now = sink.definition
-    then = places_of(table for form in entry.tables.get(name, ()) for table in tables_in(form, beside=sink))
+    then = places_of(tables_in(entry.tables.get(name), beside=sink))
     own = zip(tables_of(now), now.tables, strict=False)  # the dead letters are the last table, and have no name
     there = next((stage for stage, table in own if any(map(table.is_same_place, then))), None)
     return name if there is None and name in now.names else there

@@ -235,6 +235,13 @@ def test_what_a_failed_attempt_had_finished_does_not_bring_it_back(tmp_path: Pat
     assert run_identity(0).dag_id == "orders"
 
 
+def left_out(engine: InlineEngine, stage: str) -> list[int]:
+    """The entries that the newest job leaves out of a stage."""
+    checks = engine.jobs[-1].checks
+    assert checks is not None
+    return [one.number for one in checks.forgotten_of(stage)]
+
+
 @pytest.mark.parametrize(("clear_number", "now"), [(0, ""), (0, "by_day"), (1, "by_day")])
 def test_a_table_that_has_another_name_by_now_gets_no_such_rows_under_that(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], clear_number: int, now: str
@@ -249,10 +256,7 @@ def test_a_table_that_has_another_name_by_now_gets_no_such_rows_under_that(
     world.land(4)
     engine = coded()
     world.run(0 if clear_number else 1, engine, clear_number=clear_number)
-    checks = engine.jobs[-1].checks
-    assert checks is not None
-    assert [one.number for one in checks.forgotten_of(now)] == [0]
-    assert [one.number for one in checks.forgotten_of("orders")] == []
+    assert (left_out(engine, now), left_out(engine, "orders")) == ([0], [])
 
 
 def test_an_entry_of_one_sink_has_the_clears_of_before_a_rename_and_the_batches_of_after_it(
@@ -272,10 +276,7 @@ def test_an_entry_of_one_sink_has_the_clears_of_before_a_rename_and_the_batches_
         world.options["sink"], engine = sink, coded()
         world.land(5 + number)
         world.run(number, engine, clear_number=int(sink is then))
-        checks = engine.jobs[-1].checks
-        assert checks is not None
-        assert [one.number for one in checks.forgotten_of(stage)] == [0]
-        assert not checks.forgotten_of("orders")
+        assert (left_out(engine, stage), left_out(engine, "orders")) == ([0], [])
     assert "No published batch of the log was made before them" not in forget(capsys, world), "batch 1 was"
     assert not [line for line in forget(capsys, world).splitlines() if line.startswith(("live/0", "live/2"))]
 
@@ -293,10 +294,7 @@ def test_an_entry_stays_with_its_table_when_two_sinks_change_names(
     world.land(4)
     engine = coded()
     world.run(1, engine)
-    checks = engine.jobs[-1].checks
-    assert checks is not None
-    assert [one.number for one in checks.forgotten_of("orders")] == [0]
-    assert not checks.forgotten_of("daily")
+    assert (left_out(engine, "orders"), left_out(engine, "daily")) == ([0], [])
 
 
 def test_a_name_is_meant_as_the_code_of_now_has_it_whatever_a_clear_has_by_it(
@@ -318,10 +316,7 @@ def test_a_name_is_meant_as_the_code_of_now_has_it_whatever_a_clear_has_by_it(
     for number, sink, stage, other in ((2, now, "orders", "daily"), (0, then, "daily", "orders")):
         world.options["sink"], engine = sink, coded()
         world.run(number, engine, clear_number=2 * int(sink is then))
-        checks = engine.jobs[-1].checks
-        assert checks is not None
-        assert [one.number for one in checks.forgotten_of(stage)] == [0]
-        assert not checks.forgotten_of(other)
+        assert (left_out(engine, stage), left_out(engine, other)) == ([0], [])
 
 
 @pytest.mark.parametrize(("clear_number", "has_place"), [(0, True), (1, False)])
