@@ -1,5 +1,6 @@
 """P11: a poll that finds nothing, and a batch, with the checkpoint, the landing folder and the table in one bucket,
-each beside spark-submit of an availableNow query there. Requests of both, which a bill counts, are the rows' notes.
+each beside spark-submit of an availableNow query there; and such a batch with a class archive. Requests of both, which
+a bill counts, are the rows' notes.
 
 The bucket is moto's, on loopback, which answers one request at a time: a service answers later, and many at once.
 """
@@ -16,6 +17,7 @@ from itertools import count
 from pathlib import Path
 
 from airflow_provider_microbatch.connections import Connection
+from airflow_provider_microbatch.engines import class_archive
 from airflow_provider_microbatch.stores.object_store.s3a import s3a_settings
 from benchmarks.harness import Row, paired, python_seconds
 from benchmarks.p1_nothing_new import POLLS, SPARK
@@ -55,16 +57,25 @@ def measure() -> list[Row]:
         nothing = Row(name="P11", what="a poll that finds nothing in a bucket / availableNow there", reach=1 / 50)
         batch = Row(name="P11b", what="our task in a bucket / availableNow by spark-submit there", reach=0.95)
         batch = bench.compare(batch, ours=bench.batch, peer=bench.query)
-        return [bench.compare(nothing, ours=bench.poll, peer=bench.idle_query), batch]
+        nothing = bench.compare(nothing, ours=bench.poll, peer=bench.idle_query)
+        archived = Row(name="P11c", what="our task there, with a class archive, / availableNow there", reach=0.95)
+        bench.take_archive()
+        return [nothing, batch, bench.compare(archived, ours=bench.batch, peer=bench.query)]
 
 
 class _Bench:
     def __init__(self, home: Path) -> None:
         self._home = home
         self._numbers = count()
+        self._ours: dict[str, str] = {}
         (home / "job.py").write_text(TRANSFORM)
         (home / "query.py").write_text(QUERY)
         (home / "idle.py").write_text(SPARK)
+
+    def take_archive(self) -> None:
+        """Have our batches from here on, and no query, take a class archive."""
+        class_archive.make(self._home / "classes", conf={})
+        self._ours = {class_archive.EXTRA: str(self._home / "classes")}
 
     def compare(self, row: Row, *, ours: Side, peer: Side) -> Row:
         """Measure, and count the requests of one more of each."""
@@ -77,7 +88,7 @@ class _Bench:
         """Our task, over new files."""
         number = self._land("ours")
         given = (str(self._home), f"s3://lake@{BUCKET}/ours", str(number), SCHEMA)
-        return python_seconds(OURS, *given, **self._environment(url))
+        return python_seconds(OURS, *given, **self._environment(url, **self._ours))
 
     def poll(self, url: str) -> float:
         """Of our sensor, after :meth:`batch`."""
@@ -103,7 +114,11 @@ class _Bench:
             client().upload_file(str(path), BUCKET, f"{side}/landing/{path.name}")
         return number
 
-    def _environment(self, url: str) -> dict[str, str]:
+    def _environment(self, url: str, **of_spark: str) -> dict[str, str]:
+        """Of a process.
+
+        :param of_spark: the extra of the connection to Spark.
+        """
         lake = {"conn_type": "aws", "login": KEY, "password": SECRET}
         lake_extra = {"endpoint_url": url, "region_name": "us-east-1"}
         settings = s3a_settings(
@@ -111,9 +126,10 @@ class _Bench:
         )
         conf = {f"spark.hadoop.fs.s3a.bucket.{BUCKET}.{name}": value for name, value in settings.items()}
         conf["spark.jars"] = ",".join(map(str, jars("s3a-connector")))
+        spark = {"conn_type": "spark", "host": f"local[{os.cpu_count()}]", "extra": of_spark}
         return {
             "AIRFLOW_HOME": str(self._home / "airflow"),
-            "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": f"local[{os.cpu_count()}]"}),
+            "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark),
             "AIRFLOW_CONN_LAKE": json.dumps({**lake, "extra": lake_extra}),
             "BENCH_CONF": json.dumps(conf),
         }
