@@ -69,6 +69,14 @@ MUTATIONS = [
         tests=(PIECES,),
     ),
     Mutation(
+        name="of many partitions the same few are read first",
+        why="a quiet one is never read beside those that are always behind",
+        file="sources/kafka/share.py",
+        old="    turn = sum(start.values()) % len(everything)\n",
+        new="    turn = 0\n",
+        tests=(PIECES,),
+    ),
+    Mutation(
         name="a checkpoint chooses whom its source speaks to",
         why="who can write it has a process call any server",
         file="sources/kafka/__init__.py",

@@ -76,6 +76,18 @@ def test_shares_are_in_proportion_to_how_far_each_is_behind() -> None:
     assert limited(start, end, 100) == {("a", 0): 190, ("a", 1): 9, ("a", 2): 8}
 
 
+@given(st.integers(2, 9), st.data())
+def test_none_waits_for_ever_where_there_are_more_than_a_batch_may_have(partitions: int, data: st.DataObject) -> None:
+    position = {("a", number): data.draw(st.integers(0, 99)) for number in range(partitions)}
+    quiet = ("a", data.draw(st.integers(0, partitions - 1)))
+    most = data.draw(st.integers(1, partitions - 1))
+    its_own = position[quiet]
+    for _ in range(-(-partitions // most)):
+        there = {one: its_own + 1 if one == quiet else at + 9 for one, at in position.items()}
+        position = limited(position, there, most)
+    assert position[quiet] == its_own + 1
+
+
 @given(POSITION)
 def test_a_position_reads_back_as_it_was_and_is_written_in_one_way(position: dict[tuple[str, int], int]) -> None:
     text = render(position)
