@@ -53,10 +53,13 @@ class Commit:
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """:param type: oid of its type."""
+    """:param type: oid of its type.
+    :param is_told: whether it is of the replica identity, so that a change of it tells what it was.
+    """
 
     name: str
     type: int
+    is_told: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,10 +204,10 @@ class _Bytes:
         return found
 
     def column(self) -> Column:
-        self.numbers("!B")
+        (flags,) = self.numbers("!B")
         name = self.name()
         type, _ = self.numbers("!Ii")
-        return Column(name=name, type=type)
+        return Column(name=name, type=type, is_told=bool(flags & 1))
 
     def values(self) -> Values:
         (count,) = self.numbers("!H")

@@ -29,6 +29,12 @@ was committed, and the number of the row in it, which order all rows; and the mo
 
 FAIL, ROW, IGNORE = "fail", "row", "ignore"
 
+_FROM_THEN_ON = (
+    "ALTER TABLE … REPLICA IDENTITY FULL has it there from then on; what was changed before that has to be passed over "
+    "by `microbatch set-offset`, and be read from the table. What is passed over holds the slot, and the server's log "
+    "with it, until pg_replication_slot_advance moves it on"
+)
+
 Row = tuple[Any, ...]
 
 
@@ -101,16 +107,30 @@ class ChangedRows:
         if isinstance(change, Insert):
             yield "insert", form.values(change.new)
         elif isinstance(change, Delete):
+            self._check_key(form, change.old)
             yield "delete", form.values(change.old)
         else:
             new = _filled(change)
             old = change.old
+            self._check_key(form, old)
             if old is not None and form.key(old) != form.key(new):
                 # Whoever knows rows by their keys would keep the old one for ever.
                 yield "delete", form.values(old)
                 yield "insert", form.values(new)
             else:
                 yield "update", form.values(new)
+
+    def _check_key(self, form: Form, old: Values | None) -> None:
+        """Check that a change tells the key of the row that was there. A plan looks at the replica identity of its own
+        time: one that was another for a while told of a row that moved to another key as of an update of a new one.
+
+        :param old: of a change; None: what it tells of the old row is as in the new one.
+        """
+        if not form.tells_key if old is None else None in form.key(old):
+            raise self._error(
+                f"was changed while its replica identity had not the whole key ({', '.join(self._key)}), so that the "
+                f"log does not tell which row it was. {_FROM_THEN_ON}"
+            )
 
     def _new_form(self) -> Form:
         relation = self._relation
@@ -132,7 +152,9 @@ class ChangedRows:
         if lacking:
             raise self._error(f"had no column {', '.join(lacking)} when this was changed, which is its key here")
         places = [(name, there[name][0] if name in there else None, reader_of(type)) for name, type in self._columns]
-        return Form(places, key=[there[name][0] for name in self._key], error=self._error)
+        key = [there[name][0] for name in self._key]
+        tells_key = all(relation.columns[place].is_told for place in key)
+        return Form(places, key=key, tells_key=tells_key, error=self._error)
 
     def _error(self, text: str) -> SlotError:
         return SlotError(f"source {self._name!r}: {self._table} {text}.")
@@ -143,6 +165,7 @@ class Form:
 
     :param places: name, place, and reader of each; a place of None: the table did not have the column then.
     :param key: places of the key.
+    :param tells_key: whether a change that leaves out the old row has left the key as it was.
     """
 
     def __init__(
@@ -150,11 +173,13 @@ class Form:
         places: Sequence[tuple[str, int | None, Callable[[str], Any]]],
         *,
         key: Sequence[int],
+        tells_key: bool,
         error: Callable[[str], SlotError],
     ) -> None:
         self._places = places
         self._key = key
         self._error = error
+        self.tells_key = tells_key
 
     def key(self, values: Values) -> list[Value]:
         return [values[place] for place in self._key]
@@ -168,9 +193,7 @@ class Form:
         if isinstance(value, Unchanged):
             raise self._error(
                 f"has a large value in {name} that an update left as it was, and such a value is not in the log. "
-                f"ALTER TABLE … REPLICA IDENTITY FULL has it there from then on; what was updated before that has to "
-                "be passed over by `microbatch set-offset`, and be read from the table. What is passed over holds the "
-                "slot, and the server's log with it, until pg_replication_slot_advance moves it on"
+                f"{_FROM_THEN_ON}"
             )
         try:
             return read(value)

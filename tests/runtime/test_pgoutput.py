@@ -43,7 +43,7 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
         id=_OIDS,
         schema=_NAMES,
         name=_NAMES,
-        columns=st.lists(st.builds(Column, name=_NAMES, type=_OIDS), max_size=5).map(tuple),
+        columns=st.lists(st.builds(Column, name=_NAMES, type=_OIDS, is_told=st.booleans()), max_size=5).map(tuple),
     ),
     st.builds(Insert, relation=_OIDS, new=_VALUES),
     st.builds(Update, relation=_OIDS, old=st.none() | _VALUES, new=_VALUES),
@@ -62,7 +62,8 @@ def encoded(message: Message, *, old: bytes = b"O") -> bytes:
         return struct.pack("!cBQQq", b"C", 0, 1, message.end, 2)
     if isinstance(message, Relation):
         columns = b"".join(
-            b"\1" + column.name.encode() + b"\0" + struct.pack("!Ii", column.type, -1) for column in message.columns
+            struct.pack("!B", column.is_told) + column.name.encode() + b"\0" + struct.pack("!Ii", column.type, -1)
+            for column in message.columns
         )
         names = message.schema.encode() + b"\0" + message.name.encode() + b"\0"
         return struct.pack("!cI", b"R", message.id) + names + struct.pack("!cH", b"f", len(message.columns)) + columns

@@ -345,6 +345,27 @@ def test_a_table_that_was_made_anew_stops_the_plan(table: SlotTable, opened: Cal
         source.latest_offset(first)
 
 
+def test_a_change_of_a_while_in_which_nothing_told_the_key_is_refused_and_can_be_passed_over(
+    table: SlotTable, opened: Callable[..., OpenSource]
+) -> None:
+    table.execute(
+        "ALTER TABLE orders ADD no int NOT NULL UNIQUE", INSERT.replace("note", "no, note").replace("'x'", "1, 'x'")
+    )
+    source = opened(schema="id long, no int, note string")
+    first = source.latest_offset(None)
+    table.execute(
+        "ALTER TABLE orders REPLICA IDENTITY USING INDEX orders_no_key",
+        "UPDATE orders SET id = 60",
+        "ALTER TABLE orders REPLICA IDENTITY FULL",
+    )
+    second = source.latest_offset(first)
+    with pytest.raises(SlotError, match=r"had not the whole key \(id\).*REPLICA IDENTITY FULL.*set-offset"):
+        list(source.rows(first, second))
+    table.execute("UPDATE orders SET id = 70")
+    third = source.latest_offset(second)
+    assert changes(source, second, third) == [("delete", 60, "x"), ("insert", 70, "x")]
+
+
 def test_columns_that_come_and_go_are_left_out_and_null(table: SlotTable, opened: Callable[..., OpenSource]) -> None:
     source = opened(on_schema_change="ignore")
     table.execute(INSERT)
