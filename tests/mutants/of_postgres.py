@@ -410,4 +410,12 @@ MUTATIONS = [
         new="*([_NUMBER] if removes_nul else [])",
         tests=("tests/postgres/test_unfit_values.py",),
     ),
+    Mutation(
+        name="a text goes into whatever reads texts",
+        why="two keys of more than 63 letters are one in a column of type name, in green",
+        file="sinks/postgres/types.py",
+        old=" and _CUTS_TEXT.fullmatch(type) is None\n",
+        new="\n",
+        tests=("tests/postgres/test_columns.py",),
+    ),
 ]

@@ -251,6 +251,8 @@ def test_the_character_nul_is_told_by_column_and_rows(tmp_path: Path) -> None:
         ("float", ["real", "double precision"], ["numeric"]),
         ("double", ["double precision"], ["real", "numeric"]),
         ("string", ["text", "uuid", "jsonb", "character varying(3)", "shop.colour"], ["bigint", "date", "bytea"]),
+        ("string", ["interval", "time with time zone"], ["interval(0)", "interval day", "interval second(3)"]),
+        ("string", ["money", "name[]"], ["name", '"char"', "time(0) without time zone"]),
         ("timestamp", ["timestamp with time zone"], ["timestamp without time zone", "timestamp(3) with time zone"]),
         ("timestamp_ntz", ["timestamp without time zone"], ["timestamp with time zone", "date"]),
         ("array<int>", ["jsonb", "json"], ["integer[]", "text"]),

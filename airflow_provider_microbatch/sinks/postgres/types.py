@@ -45,6 +45,8 @@ _TAKEN_BY = {
 }
 _NOT_OF_TEXT = {name for types in _TAKEN_BY.values() for name in types} - {"jsonb", "json"}
 """A text that is no number would fail the load at some row, some day: the transform has to cast it."""
+_CUTS_TEXT = re.compile(r'name|"char"|(interval|time)\(\d\).*|interval [a-z ]+(\(\d\))?')
+"""PostgreSQL cuts a text to their length, or rounds it, without a word."""
 _SIZED = re.compile(r"(\w+)\((\d+)(?:,\s*(-?\d+))?\)")
 _DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 
@@ -84,7 +86,7 @@ class StagedColumn:
         if self.kind == "decimal":
             return base == "numeric"
         if self.kind in ("string", "char", "varchar"):
-            return base not in _NOT_OF_TEXT
+            return base not in _NOT_OF_TEXT and _CUTS_TEXT.fullmatch(type) is None
         if base.startswith("timestamp") and sized is not None and int(sized[2]) < 6 and not is_judged:
             return False  # PostgreSQL would round microseconds away
         return base in _TAKEN_BY.get(self.kind, ())
