@@ -62,6 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
     )
     asked = f"table: {table.asked} of {table.of} asked for" if table.unasked is None else "table: not asked"
     print(f"{checkpoint.location}: {counted} ({lanes}; {asked})")
+    for note in table.notes:
+        print(f"note: {note}")
     if table.unasked is not None and table.of:
         print(f"the table was not asked: {table.unasked}")
     return 1 if findings else 0

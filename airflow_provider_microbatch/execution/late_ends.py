@@ -40,7 +40,7 @@ def resolve(checkpoint: Checkpoint, sources: OpenedSources, planned: PlannedBatc
     # The reader of a range that was resolved to nothing need not be asked, and the source may be gone.
     asked = [name for name in late if name in read or not planned.is_nothing_of(name)]
     on_record = {} if planned.entry.unresolved else planned.entry.ends
-    ends = sources.resolve(asked, planned.starts, read=read, on_record=on_record)
+    ends = sources.resolve(asked, planned.ranges, read=read, on_record=on_record)
     if planned.entry.unresolved:
         mine = Resolution(epoch=manifest.epoch, ends=ends)
         checkpoint.resolutions.choose(planned.key, planned.identity.digest, mine)

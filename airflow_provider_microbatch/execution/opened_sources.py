@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,6 +44,11 @@ class Ranges:
     def of(self, source: str) -> tuple[Offset | None, Offset | None]:
         """Start and end in one source; None for both if the batch does not know the source."""
         return self.starts.get(source), self.ends.get(source)
+
+    def and_of(self, others: Ranges) -> Ranges:
+        """These ranges, but for the sources that the others are of."""
+        starts, ends = {**self.starts, **others.starts}, {**self.ends, **others.ends}
+        return Ranges(starts, ends, self.late | others.late, self.begun | others.begun)
 
     @property
     def are_empty(self) -> bool:
@@ -135,8 +140,11 @@ class OpenedSources:
         """The sources as the pipeline defines them."""
         return self._sources
 
-    def open(self, name: str) -> OpenSource:
-        """The named source beside the checkpoint."""
+    def open(self, name: str, *, moves_alone: bool = False) -> OpenSource:
+        """The named source beside the checkpoint.
+
+        :param moves_alone: it may move its position, though it has no rows, whatever holds for the pipeline.
+        """
         context = SourceContext(
             name=name,
             log=self._checkpoint.source_log(name),
@@ -147,7 +155,7 @@ class OpenedSources:
             clock_ms=self._clock_ms,
             checkpoint=self._checkpoint.location,
             checkpoint_id=self._checkpoint_id,
-            moves_alone=self._moves_alone,
+            moves_alone=moves_alone or self._moves_alone,
             lane=self._lane,
             being_read=lambda: being_read(self._checkpoint, name),
             committed=lambda lane: committed(self._checkpoint, name, lane),
@@ -206,11 +214,24 @@ class OpenedSources:
         :param committed: the committed offsets, where the batch begins.
         :param limits: how much it may read of a source, beside the source's own limits.
         """
+        ranges = self._asked_for(self.names, committed, limits)
+        if not self._moves_alone and not ranges.are_empty:
+            # The batch is made, so it moves the sources that have nothing in it too. Left where they are, however busy
+            # the others, the history behind them would expire, and a slot would keep all log since.
+            idle = [name for name in self.names if name not in ranges.late and len({*ranges.of(name)}) == 1]
+            ranges = ranges.and_of(self._asked_for(idle, committed, limits, moves_alone=True))
+        # A removed source keeps its position in every entry: absent from two, Spark would read it again from the start.
+        removed = {name: offset for name, offset in committed.items() if name not in ranges.ends}
+        return ranges.and_of(Ranges(removed, removed))
+
+    def _asked_for(
+        self, names: Collection[str], committed: Offsets, limits: Mapping[str, ReadLimit], *, moves_alone: bool = False
+    ) -> Ranges:
         starts: dict[str, Offset | None] = {}
         ends: dict[str, Offset | None] = {}
         late, begun = set(), set()
-        for name, source in self._each():
-            start = committed.get(name)
+        for name in names:
+            source, start = self.open(name, moves_alone=moves_alone), committed.get(name)
             # Recorded as the batch's start: a source that is asked again, years later, may answer otherwise.
             starts[name] = ends[name] = start = source.initial_offset() if start is None else start
             if not source.finished(start):
@@ -223,9 +244,7 @@ class OpenedSources:
                     starts[name] = source.initial_offset()
             if committed.get(name) is None and starts[name] is not None:
                 begun.add(name)
-        # A removed source keeps its position in every entry: absent from two, Spark would read it again from the start.
-        removed = {name: offset for name, offset in committed.items() if name not in ends}
-        return Ranges({**starts, **removed}, {**ends, **removed}, frozenset(late), frozenset(begun))
+        return Ranges(starts, ends, frozenset(late), frozenset(begun))
 
     def why_not_as_before(self, ranges: Ranges) -> str | None:
         """The reason why these ranges, which were read once, cannot be planned again just so; None if they can.
@@ -343,26 +362,32 @@ class OpenedSources:
         return {f"{name}/{key}": value for name, source in self._each() for key, value in source.secrets().items()}
 
     def resolve(
-        self, names: Iterable[str], starts: Offsets, *, read: Mapping[str, Any], on_record: Offsets
+        self, names: Collection[str], ranges: Ranges, *, read: Mapping[str, Any], on_record: Offsets
     ) -> dict[str, Offset | None]:
         """Where an attempt has ended in sources with a late end.
 
+        :param names: these sources.
+        :param ranges: of the batch, which has no ends of theirs, or those that are chosen.
         :param read: by source, the runtime's report of its reading.
         :param on_record: the ends that are chosen already.
         """
-        ends = {
-            name: resolved(
-                self.open(name),
-                starts.get(name),
-                read.get(name) or {},
-                on_record=[on_record[name]] if name in on_record else (),
-            )
-            for name in names
-        }
-        for name, end in ends.items():
-            if end is not None:
+        ends = {name: end for name, end in ranges.ends.items() if name not in ranges.late}
+        # Twice, where none may move alone: as in the plan, an idle one moves on with any other that has rows.
+        for _ in range(1 if self._moves_alone else 2):
+            has_rows = any(end != ranges.starts.get(name) for name, end in ends.items())
+            ends |= {
+                name: resolved(
+                    self.open(name, moves_alone=has_rows),
+                    ranges.starts.get(name),
+                    read.get(name) or {},
+                    on_record=[on_record[name]] if name in on_record else (),
+                )
+                for name in names
+            }
+        for name in names:
+            if (end := ends[name]) is not None:
                 check_offset(name, end)
-        return ends
+        return {name: ends[name] for name in names}
 
     def verify(self, ranges: Ranges, *, read: Mapping[str, Any], learned: Mapping[str, Any]) -> None:
         """Check that the ranges were read as planned, and have each source keep what the runtime found out about it.

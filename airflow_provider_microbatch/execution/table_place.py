@@ -20,6 +20,7 @@ from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, ForeignBatchError, SinkError
+from airflow_provider_microbatch.execution.forgetting import check_entries_known
 from airflow_provider_microbatch.execution.identity import (
     expected_on_record,
     found_in,
@@ -77,6 +78,7 @@ def check_none_lost(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> No
         the lane of the interval before.
     :raises SinkError: if the table does not know the batch.
     :raises ForeignBatchError: if it has a batch of another plan in its place.
+    :raises CheckpointError: if the batch leaves out rows by an entry that the checkpoint has lost: the next has them.
     """
     tables = [table for table in sink.tables if _may_be_asked(table.definition)]
     if not tables:
@@ -196,7 +198,8 @@ def _knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, *, beside: Op
     :raises ForeignBatchError: if it has.
     """
     try:
-        if table.contains(_on_record(checkpoint, key)) is not None:
+        if (found := table.contains(_on_record(checkpoint, key))) is not None:
+            check_entries_known(checkpoint, found, what="nothing was made on top of it")
             return True
         last = next(_not_counted_over(checkpoint, table, key), None)
         # One that retention has taken out of the logs cannot be told from one of another plan.

@@ -41,6 +41,7 @@ from airflow_provider_microbatch.execution.unknown_batches import check_letters_
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
 from airflow_provider_microbatch.upkeep.batch_back import batch_back
 from airflow_provider_microbatch.upkeep.commands.site import Recorded, is_among, tables_of
+from airflow_provider_microbatch.upkeep.gone_tables import GoneTables
 from airflow_provider_microbatch.upkeep.state_check import check_state, check_watermarks
 from airflow_provider_microbatch.upkeep.taken_away import taken_away
 
@@ -58,12 +59,14 @@ class TableCheck:
     :param asked: how many batches were looked up.
     :param of: how many batches the table should have.
     :param unasked: why the table, or a part of it, was not looked at; None if it was.
+    :param notes: what is no finding, in words: of tables that are gone, and that nobody misses.
     """
 
     findings: Sequence[Finding]
     asked: int
     of: int
     unasked: str | None = None
+    notes: Sequence[str] = ()
 
 
 def check_table(checkpoint: Checkpoint, *, everything: bool) -> TableCheck:
@@ -94,8 +97,8 @@ def check_table(checkpoint: Checkpoint, *, everything: bool) -> TableCheck:
     chosen = [batch for batch in (_to_be_there(checkpoint, key) for key in asked) if batch is not None]
     tables = tables_of(sinks) if everything else []
     back = [finding for table in tables for finding in _came_back(checkpoint, table)]
-    marks = dict[str, str]()
-    found = [f for batch in chosen for f in _look(checkpoint, recorded, batch, inside=everything, marks=marks)]
+    marks, gone = dict[str, str](), GoneTables(recorded)
+    found = [f for one in chosen for f in _look(checkpoint, recorded, one, inside=everything, marks=marks, gone=gone)]
     of_batches = {finding.message for finding in found}
     whole = [finding for table in tables for finding in _whole(checkpoint, table)]
     # Told of batches, it comes with the way on for each.
@@ -109,7 +112,8 @@ def check_table(checkpoint: Checkpoint, *, everything: bool) -> TableCheck:
     findings += _erased_elsewhere(checkpoint, marks)
     findings += check_state(checkpoint, recorded)
     findings += check_watermarks(checkpoint, recorded) if everything else []
-    return TableCheck(findings=findings, asked=len(chosen), of=len(committed) - len(asked) + len(chosen))
+    of = len(committed) - len(asked) + len(chosen)
+    return TableCheck(findings=findings, asked=len(chosen), of=of, notes=gone.told())
 
 
 def _erased_elsewhere(checkpoint: Checkpoint, marks: Mapping[str, str]) -> Iterator[Finding]:
@@ -192,11 +196,18 @@ def _to_be_there(checkpoint: Checkpoint, key: BatchKey) -> BatchIdentity | None:
 
 
 def _look(
-    checkpoint: Checkpoint, recorded: Recorded, batch: BatchIdentity, *, inside: bool, marks: dict[str, str]
+    checkpoint: Checkpoint,
+    recorded: Recorded,
+    batch: BatchIdentity,
+    *,
+    inside: bool,
+    marks: dict[str, str],
+    gone: GoneTables,
 ) -> Iterator[Finding]:
     """Findings about a batch that is to be there.
 
     :param marks: gets the marks of what the batch leaves out, each with its table.
+    :param gone: gets the tables that had the batch, and that nobody misses.
     """
     key = batch.key
     lane, sinks = checkpoint.lane(key.lane), recorded.sinks()
@@ -207,8 +218,9 @@ def _look(
             try:
                 found = sink.contains(asked)
                 marks |= dict.fromkeys(() if found is None else found.forgotten, sink.location())
-                if found is not None and not (
-                    recorded.is_part(sink, found) or _was_in_more(checkpoint, recorded, sink, batch)
+                if found is not None and (
+                    not (recorded.is_part(sink, found) or _was_in_more(checkpoint, recorded, sink, batch))
+                    or gone.have_the_rest(sink, asked)
                 ):
                     latest = latest_in(sink, asked) or found
                     if not (

@@ -405,6 +405,21 @@ def test_a_checkpoint_that_was_restored_does_not_bring_back_what_the_table_says_
     assert "No published batch of the log was made before them." in forget(capsys, world)
 
 
+def test_nor_has_its_next_batch_what_the_newest_one_says_is_left_out(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mark = restored(world, capsys)
+    world.land(5, 3)
+    with pytest.raises(CheckpointError, match=rf"nothing was made on top of it: batch live/1.* {mark}") as refused:
+        world.run(2)
+    assert world.checkpoint.offset_log.latest_id() == 1, "nothing is planned"
+    anew, lift = re.findall("`microbatch (forget [^`]+ --(?:where|lift) [^`]+)`", str(refused.value))
+    for command in (anew.replace("…", "'id = 3'"), lift):
+        assert main(shlex.split(command)) == 0
+    world.run(2)
+    assert world.table()[2] == [5]
+
+
 def test_nor_does_one_that_was_restored_while_spark_was_at_work(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,6 +22,7 @@ from airflow_provider_microbatch.exceptions import (
     TransformError,
 )
 from airflow_provider_microbatch.execution.identity import expected
+from airflow_provider_microbatch.execution.opened_sources import Ranges
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.upkeep.commands.adopt import plan_adopt
 from tests.execution.maintaining import applied, planned
@@ -158,7 +159,8 @@ def test_of_two_attempts_that_came_to_different_ends_one_publishes(world: Counte
     run, engine = run_identity(0, try_number=2), InlineEngine()
     second = world.execution.open_attempt(key=KEY, run=run, code=CODE, engine=engine)
     world.execution.run_attempt(attempt=second, job=world.execution.job(second, None), engine=engine, code=CODE)
-    mine = world.execution.planner.sources.resolve(["numbers"], {}, read={"numbers": {"end": 2}}, on_record={})
+    sources, unresolved = world.execution.planner.sources, Ranges({}, {}, late=frozenset({"numbers"}))
+    mine = sources.resolve(["numbers"], unresolved, read={"numbers": {"end": 2}}, on_record={})
     world.checkpoint.resolutions.choose(KEY, first.batch.digest, Resolution(epoch=1, ends=mine))
     with pytest.raises(AttemptFencedError, match="attempt 1 was first to say where it ends"):
         world.execution.publish(second)

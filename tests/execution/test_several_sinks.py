@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,6 +16,7 @@ import pytest
 from acme_microbatch.counter import CounterSource
 
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import (
     BatchSetAsideError,
     DefinitionError,
@@ -232,6 +234,34 @@ def test_a_table_that_lost_a_batch_is_missed_also_when_it_was_replayed_without_i
     world.run(0, coded(3), clear_number=2)
     assert world.tables() == [{0: [(1, 3), (2, 3)]}] * 2
     assert is_clean(world)
+
+
+def test_one_that_was_taken_away_and_dropped_is_told_and_no_finding(
+    world: Two, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The check would be red until retention has removed the last batch of before, over rows that nobody misses."""
+    world.run(0, coded())
+    shutil.rmtree(world.root / "daily")
+    assert check_table(world.checkpoint, everything=True).findings, "the pipeline names it: it may be away"
+    narrow(world)
+    world.land(3)
+    world.run(1, coded())
+    assert main(["check", "--table", str(world.root / "checkpoint")]) == 0
+    assert re.search(r"note: \S*/daily is away, and the pipeline names it no more", capsys.readouterr().out)
+    shutil.rmtree(world.root / "orders" / "lane=live" / "batch_id=0")
+    assert main(["check", "--table", str(world.root / "checkpoint")]) == 1, "what is named has lost a batch"
+
+
+def test_one_that_is_away_and_named_is_a_finding_beside_one_that_has_the_batch(world: Two) -> None:
+    narrow(world)
+    world.run(0, coded())
+    world.options["sink"] = world.sink_of(world.root)
+    world.land(3)
+    world.run(1, coded())
+    shutil.rmtree(world.root / "daily")
+    found = check_table(world.checkpoint, everything=True)
+    assert any("/daily" in finding.message for finding in found.findings)
+    assert not found.notes
 
 
 def test_no_batch_of_before_a_rewind_is_missed_in_a_table_that_was_taken_away_since(world: Two) -> None:

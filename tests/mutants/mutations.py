@@ -38,6 +38,7 @@ from tests.mutants import (
     of_object_store,
     of_object_table,
     of_objects,
+    of_own_sinks,
     of_partitions,
     of_parts,
     of_plain_sources,
@@ -69,6 +70,7 @@ from tests.mutants import (
 MUTATIONS = [
     *of_parts.MUTATIONS,
     *of_attempts.MUTATIONS,
+    *of_own_sinks.MUTATIONS,
     *of_azure.MUTATIONS,
     *of_batches.MUTATIONS,
     *of_channels.MUTATIONS,

@@ -224,4 +224,12 @@ MUTATIONS = [
         new="        return True\n",
         tests=(GRAPH,),
     ),
+    Mutation(
+        name="a quiet channel is not renewed by a batch that has rows of another source alone",
+        why="where each batch replaces the table it counts as a gap, though there was a batch every hour",
+        file="execution/opened_sources.py",
+        old="                    self.open(name, moves_alone=has_rows),\n",
+        new="                    self.open(name),\n",
+        tests=(GRAPH,),
+    ),
 ]

@@ -8,6 +8,7 @@ DELTA = "tests/sources/test_delta_source.py"
 STRETCH = "tests/sources/test_stretch.py"
 FEED = "tests/sources/test_delta_feed.py"
 ICEBERG = "tests/sources/test_iceberg_source.py"
+IDLE = "tests/sources/test_idle_sources.py"
 
 MUTATIONS = [
     Mutation(
@@ -344,6 +345,14 @@ MUTATIONS = [
         file="execution/plan.py",
         old="            moves_alone=pipeline.sink.keeps_batches,\n",
         new="",
-        tests=(DELTA,),
+        tests=(IDLE,),
+    ),
+    Mutation(
+        name="an idle source stays where it is beside a busy one, where each batch replaces the table",
+        why="its history expires behind it, and a pipeline that has batches every hour stands still",
+        file="execution/opened_sources.py",
+        old="        if not self._moves_alone and not ranges.are_empty:\n",
+        new="        if False:\n",
+        tests=(IDLE,),
     ),
 ]

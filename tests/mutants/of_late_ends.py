@@ -173,7 +173,7 @@ MUTATIONS = [
         name="an end is written without a look",
         why="the log has a line that nobody can read",
         file="execution/opened_sources.py",
-        old="            if end is not None:\n                check_offset(name, end)",
+        old="            if (end := ends[name]) is not None:\n                check_offset(name, end)",
         new="            if False:\n                check_offset(name, end)",
         tests=(CHANGES,),
     ),

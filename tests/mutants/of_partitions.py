@@ -289,6 +289,22 @@ MUTATIONS = [
         tests=("tests/tables/test_read_as_written.py",),
     ),
     Mutation(
+        name="options of a table are compared as text",
+        why="a pipeline stands still over header=True where its table was made with header=true",
+        file="sinks/table/read_as_written.py",
+        old="value.casefold() if key in _IN_ANY_CASE else value for key",
+        new="value for key",
+        tests=("tests/tables/test_read_as_written.py",),
+    ),
+    Mutation(
+        name="options of a table that only readers go by are compared with the writer's",
+        why="a pipeline stands still over a limit of the reader that somebody has given the table",
+        file="sinks/table/read_as_written.py",
+        old="    told = {*own, *there} - _OF_WRITER - _OF_READER\n",
+        new="    told = {*own, *there} - _OF_WRITER\n",
+        tests=("tests/tables/test_read_as_written.py",),
+    ),
+    Mutation(
         name="a table whose columns no type could have is not written to",
         why="a pipeline with a DEFAULT in its schema stands still, though readers find all of its rows",
         file="sinks/table/continuous.py",

@@ -7,6 +7,7 @@ from tests.mutants.mutation import Mutation
 SINKS, DEATHS = "tests/sinks/test_several.py", "tests/execution/test_several_sinks.py"
 COMMANDS = "tests/execution/test_two_tables.py"
 BESIDE = "tests/execution/test_lost_beside_another.py"
+SEVERAL = "tests/execution/test_several_sinks.py"
 
 MUTATIONS = [
     Mutation(
@@ -413,5 +414,21 @@ MUTATIONS = [
         old="        if len(tables) > 1 and any(_may_have(one, asked, epoch, beside=sink) for one in tables):\n",
         new="        if len(tables) > 1:\n",
         tests=("tests/execution/test_cut_off_between_tables.py",),
+    ),
+    Mutation(
+        name="a table that was taken away and dropped is missed for good",
+        why="the check is red until retention has removed the last batch of before, and hides the next loss",
+        file="upkeep/table_check.py",
+        old="                    or gone.have_the_rest(sink, asked)\n",
+        new="",
+        tests=(SEVERAL,),
+    ),
+    Mutation(
+        name="a table that is away is missed by nobody, also where the pipeline names it",
+        why="its readers lack batches, and the check is green",
+        file="upkeep/gone_tables.py",
+        old="if not is_among(one, named) and one.seems_away",
+        new="if one.seems_away",
+        tests=(SEVERAL,),
     ),
 ]

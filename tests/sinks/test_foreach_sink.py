@@ -25,7 +25,7 @@ from tests.execution.maintaining import applied, rewind
 from tests.execution.world import World
 from tests.sinks.stages import BATCH, EXPECTED, KEY, write_stage
 from tests.support import foreach_sinks
-from tests.support.foreach_sinks import HasNoTakeOut, RowsInSqlite, Typed
+from tests.support.foreach_sinks import HasNoTakeOut, LosesTheAnswer, RowsInSqlite, Typed
 
 ROWS: list[Mapping[str, Any]] = [{"id": 1, "note": "ü"}, {"id": 2, "note": None}]
 FORK = multiprocessing.get_context("fork")
@@ -56,7 +56,7 @@ class Killed(BaseException):
 
 
 @dataclass(frozen=True)
-class Raises(RowsInSqlite):
+class Raises(HasNoTakeOut):
     def write(self, batch: ForeachBatch, rows: StagedRows) -> None:
         raise ValueError("no room")
 
@@ -204,6 +204,28 @@ def test_what_the_function_raises_is_the_attempts_error_and_nothing_is_in(tmp_pa
     assert sink.contains(EXPECTED) is None
     assert sink.seen(EXPECTED) is None
     assert sink.withdraw(EXPECTED, 1) is False
+
+
+@pytest.mark.parametrize("is_down", [False, True])
+def test_what_was_brought_by_a_call_that_raised_behind_its_commit_is_taken_out_with_the_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_down: bool
+) -> None:
+    monkeypatch.setattr(LosesTheAnswer, "is_down", is_down)
+    world = World(tmp_path, sink=made(LosesTheAnswer, tmp_path))
+    world.land(1)
+    with pytest.raises(SinkError, match="server closed the connection"):
+        world.run(0)
+    assert rows_in(tmp_path) == ([1] if is_down else [])
+    monkeypatch.setattr(LosesTheAnswer, "is_down", False)
+    with pytest.raises(SinkError, match="server closed the connection"):
+        world.run(0, try_number=2)
+    assert rows_in(tmp_path) == []
+    applied(world, rewind(-1, drop_output=False))
+    world.options["sink"] = made(RowsInSqlite, tmp_path)
+    world.land(2)
+    world.run(1)
+    world.run(2)
+    assert rows_in(tmp_path) == [1, 2]
 
 
 def test_rows_of_parquet_come_as_rows_and_as_a_frame(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.exceptions import CheckpointError, CorruptEntryError, SourceChangedError, SourceError
-from airflow_provider_microbatch.execution.opened_sources import OpenedSources
+from airflow_provider_microbatch.execution.opened_sources import OpenedSources, Ranges
 from airflow_provider_microbatch.runtime import channel_ends
 from airflow_provider_microbatch.runtime.channels import ChannelError, ChannelRead, Page, read_here
 from airflow_provider_microbatch.sources import LATE, OpenSource, SourceContext
@@ -33,8 +33,11 @@ from tests.sources.channel_world import DAY_MS, NOW_MS, Tunnel, TunnelChannels, 
 class World:
     """A tunnel, a checkpoint, and what batches have read."""
 
-    def __init__(self, root: Path, *, max_records: int = 2, checkpoint: str = "CHECKPOINT") -> None:
-        self.tunnel = Tunnel()
+    def __init__(
+        self, root: Path, *, max_records: int = 2, checkpoint: str = "CHECKPOINT", tunnel: str = "tunnel"
+    ) -> None:
+        self.tunnel = Tunnel(tunnel)
+        self.name = tunnel
         self.checkpoint = checkpoint
         self.max_records = max_records
         self.store = PosixStore(root)
@@ -43,7 +46,8 @@ class World:
 
     def open(self, *, moves_alone: bool = True, **arguments: object) -> OpenSource:
         """A fresh process's view."""
-        source = TunnelSource(max_records=self.max_records, idle_seconds=0, **arguments)  # type: ignore[arg-type]
+        arguments = {"tunnel": self.name, "max_records": self.max_records, "idle_seconds": 0, **arguments}
+        source = TunnelSource(**arguments)  # type: ignore[arg-type]
         context = SourceContext(
             name="orders",
             log=self.store.scoped("log"),
@@ -309,6 +313,41 @@ def test_a_quiet_channel_gets_a_batch_before_its_last_row_is_gone(tmp_path: Path
     source = world.open(moves_alone=False)
     assert not source.has_new(old)
     assert source.latest_offset(old) == source.resolve(old, told) == old
+
+
+def test_where_each_batch_replaces_the_table_quiet_channels_move_with_the_rows_of_another_source(
+    tmp_path: Path,
+) -> None:
+    committed: dict[str, str | None] = {}
+    for name in ("quiet", "busy"):
+        world = World(tmp_path / name, tunnel=name)
+        world.tunnel.put(random.Random(1))
+        assert world.batch()
+        position = parse(world.committed or "", where="here")
+        quiet_since = NOW_MS - DAY_MS * 3 // 4 if name == "quiet" else NOW_MS
+        committed[name] = render({channel: {**at, "seen": quiet_since} for channel, at in position.items()})
+    checkpoint = Checkpoint(PosixStore(tmp_path / "checkpoint"), sources=("quiet", "busy"))
+    opened = OpenedSources(
+        {name: TunnelSource(tunnel=name, max_records=2, idle_seconds=0) for name in committed},
+        checkpoint=checkpoint,
+        lane=LIVE,
+        clock_ms=lambda: NOW_MS,
+        moves_alone=False,
+    )
+
+    def ended() -> dict[str, str | None]:
+        told = {name: read_here(opened.open(name).read_late(at).arguments, {})[1] for name, at in committed.items()}
+        late = Ranges(committed, committed, late=frozenset(committed))
+        return opened.resolve(["quiet", "busy"], late, read=told, on_record={})
+
+    assert opened.next_ranges(committed, {}).are_empty
+    assert ended() == committed, "there is no batch to move with"
+    world.tunnel.put(random.Random(1))
+    assert opened.with_new(committed) == ["busy"]
+    assert opened.next_ranges(committed, {}).late == {"quiet", "busy"}
+    moved = ended()
+    assert all(at["seen"] == NOW_MS for at in parse(moved["quiet"] or "", where="here").values())
+    assert opened.next_ranges(moved, {}).are_empty
 
 
 @pytest.mark.parametrize(("then_days", "now_days"), [(1, 7), (7, 1)])

@@ -15,13 +15,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_provider_microbatch import PathCatalog, TableSink
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import DefinitionError, SourceChangedError, SourceError
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
-from airflow_provider_microbatch.execution.plan import Planner
-from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.sources import versions
 from airflow_provider_microbatch.sources.delta import DeltaSource
 from airflow_provider_microbatch.sources.delta.commits import Commits
@@ -283,31 +280,6 @@ def test_a_table_to_which_nothing_but_settings_is_committed_is_followed_until_it
     world.orders.append()
     world.orders.clean_log(5)
     assert counts(world) == [1]
-
-
-@pytest.mark.parametrize("mode", ["create_or_replace", "append"])
-def test_no_batch_without_rows_takes_the_place_of_a_tables_rows(world: World, tmp_path: Path, mode: str) -> None:
-    world.orders.append()
-    world.plan()
-    world.orders.table.optimize.compact()
-    DeltaTable(world.root.as_uri()).alter.set_table_properties({"delta.logRetentionDuration": "interval 1 days"})
-    pipeline = Pipeline(
-        "orders",
-        sources={"orders": DeltaSource(str(world.root))},
-        sink=TableSink(PathCatalog(str(tmp_path / "lake")), "orders", mode=mode),
-        transform="jobs/orders.py:transform",
-        checkpoint=str(tmp_path / "checkpoint"),
-    )
-    checkpoint = Checkpoint(open_store(pipeline.checkpoint), sources=["orders"])
-    tomorrow_ms = time.time_ns() // 1_000_000 + 24 * 3_600_000
-    sources = Planner(
-        pipeline=pipeline, checkpoint=checkpoint, lane=checkpoint.lane("live"), clock_ms=lambda: tomorrow_ms
-    ).sources
-    is_followed = mode == "append"
-    assert sources.with_new({"orders": world.position}) == (["orders"] if is_followed else [])
-    assert (sources.open("orders").latest_offset(world.position) != world.position) is is_followed
-    world.orders.append()
-    assert sources.with_new({"orders": world.position}) == ["orders"]
 
 
 def test_files_that_a_vacuum_took_are_named(world: World) -> None:

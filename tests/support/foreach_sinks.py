@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from airflow_provider_microbatch.sinks.foreach import ForeachBatch, ForeachSink, StagedRows
 
@@ -55,6 +55,25 @@ class HasNoTakeOut(RowsInSqlite):
     """As the base class of all, which can be rewound by hand alone."""
 
     take_out = ForeachSink.take_out
+
+
+@dataclass(frozen=True)
+class LosesTheAnswer(RowsInSqlite):
+    """The target has committed, and the connection is gone before it says so.
+
+    :cvar is_down: whether it cannot be reached then.
+    """
+
+    is_down: ClassVar[bool] = False
+
+    def write(self, batch: ForeachBatch, rows: StagedRows) -> None:
+        super().write(batch, rows)
+        raise ConnectionError("server closed the connection unexpectedly")
+
+    def take_out(self, batch: ForeachBatch) -> None:
+        if self.is_down:
+            raise ConnectionError("could not connect to server")
+        super().take_out(batch)
 
 
 @dataclass(frozen=True)

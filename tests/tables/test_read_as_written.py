@@ -65,6 +65,39 @@ def test_so_are_files_of_text_by_their_options() -> None:
     assert other_options({"mergeSchema": "true"}, {}, format="parquet") == []
 
 
+ALIKE = [
+    ("csv", {"header": "True"}, {"HEADER": "true"}),
+    ("csv", {"header": "FALSE"}, {}),
+    ("csv", {"delimiter": ";"}, {"sep": ";"}),
+    ("csv", {"delimiter": "|", "sep": ";"}, {"sep": ";"}),
+    ("csv", {"encoding": "utf-16"}, {"charset": "UTF-16"}),
+    ("csv", {"sep": ",", "encoding": "UTF-8"}, {"quote": '"', "escape": "\\", "nullValue": "", "mode": "PERMISSIVE"}),
+    ("csv", {}, {"inferSchema": "true", "maxColumns": "9", "columnNameOfCorruptRecord": "_bad"}),
+    ("json", {"primitivesAsString": "true", "writeNonAsciiCharacterAsCodePoint": "true"}, {"allowComments": "true"}),
+]
+UNLIKE = [
+    ("csv", {"nullValue": "None"}, {"nullValue": "none"}, ["nullvalue"]),
+    ("csv", {"delimiter": ";"}, {"sep": "|"}, ["sep"]),
+    ("csv", {"header": "True"}, {"header": "false"}, ["header"]),
+    ("csv", {}, {"mode": "DROPMALFORMED"}, ["mode"]),
+    ("json", {}, {"multiLine": "true"}, ["multiline"]),
+]
+
+
+@pytest.mark.parametrize(("format", "written", "read"), ALIKE)
+def test_options_that_spark_takes_alike_refuse_no_batch(
+    format: str, written: dict[str, str], read: dict[str, str]
+) -> None:
+    assert other_options(written, read, format=format) == []
+
+
+@pytest.mark.parametrize(("format", "written", "read", "told"), UNLIKE)
+def test_those_by_which_rows_are_read_otherwise_do(
+    format: str, written: dict[str, str], read: dict[str, str], told: list[str]
+) -> None:
+    assert other_options(written, read, format=format) == told
+
+
 def test_a_batch_is_not_admitted_whose_columns_the_table_would_not_read(tmp_path: Path) -> None:
     catalog = SparkCatalog(InMemory(), str(tmp_path / "lake"))
     sink = TableSink(catalog, "orders", format="json", schema="id long, epoch long")

@@ -283,7 +283,8 @@ def test_what_a_continuous_table_would_misread_is_not_planned(shop: Make, server
             made.run(1, function="by_day_one")
     assert made.world.checkpoint.offset_log.ids() == [0], "nothing is planned"
     server.run([f"ALTER TABLE {made.name} ADD COLUMNS (n int)"])
-    write(made, schema="id long, day date", options={"Compression": "gzip"})
+    as_before = {"Compression": "gzip", "Header": "False", "delimiter": ",", "encoding": "utf-8", "inferSchema": "true"}
+    write(made, schema="id long, day date", options=as_before)
     made.run(1, function="by_day")
     made.world.land(4)
     write(made, schema="id long, day date, n int")

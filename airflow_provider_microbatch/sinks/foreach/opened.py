@@ -27,9 +27,10 @@ LOCK_SECONDS = 600.0
 
 class OpenForeach(StagedInFiles):
     """A batch is in when the function has returned for it and its stage was renamed to its place. A mark is there from
-    before the call until then: where a process has died between, the function is called again, or what it may have
-    brought is taken out with what is left of the attempt. Only one process at a time calls it for a batch, and only for
-    an attempt newer than the one that is in: an old attempt that wakes up finds the newer one, and calls nothing."""
+    before the call until then: where a process has died between, or the call raised, the function is called again, or
+    what it may have brought is taken out with what is left of the attempt. Only one process at a time calls it for a
+    batch, and only for an attempt newer than the one that is in: an old attempt that wakes up finds the newer one, and
+    calls nothing."""
 
     def __init__(self, sink: ForeachSink) -> None:
         self._sink = sink
@@ -156,7 +157,9 @@ class OpenForeach(StagedInFiles):
         try:
             self._calling("write", lambda: self._sink.write(told, rows))
         except Exception:
-            if is_first:  # a call that raises has changed nothing
+            # Whatever the class promises, a call that lost its connection while the target committed has brought all.
+            # Where that can be taken out, it is; else the promise is all there is to go by.
+            if is_first and not self._sink.can_withdraw:
                 self._forget_call(batch.identity)
             raise
 

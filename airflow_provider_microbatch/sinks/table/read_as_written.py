@@ -14,8 +14,36 @@ _BY_SPELLING = "json"
 """Spark finds the columns of the other formats whether their names are in capitals or not."""
 _AS_TEXT = ("csv", "json")
 """Formats whose files do not tell how they were written: their reader has to have the writer's options."""
-_OF_WRITER = frozenset({"compression", "codec", "quoteall", "escapequotes", "ignorenullfields", "maxrecordsperfile"})
+_OF_WRITER = frozenset(
+    {
+        *("compression", "codec", "maxrecordsperfile", "quoteall", "escapequotes"),
+        *("ignorenullfields", "writenonasciicharacterascodepoint"),
+    }
+)
 """Options by which files of text differ, and are read alike."""
+_OF_READER = frozenset(
+    {
+        *("inferschema", "samplingratio", "prefersdecimal", "primitivesasstring", "dropfieldifallnull"),
+        *("preferdate", "infertimestamp", "enabledatetimeparsingfallback", "enforceschema"),
+        *("columnnameofcorruptrecord", "maxmalformedlogperpartition", "allowcomments", "allowunquotedfieldnames"),
+        *("allowsinglequotes", "allownumericleadingzeros", "allowbackslashescapinganycharacter"),
+        *("allowunquotedcontrolchars", "columnpruning", "inputbuffersize", "maxcolumns", "maxcharspercolumn"),
+    }
+)
+"""Options that no row that Spark has written is read otherwise by: of what does not parse, of types that nobody has
+told, of limits. Not ``mode``, by which rows that have fewer columns than a table of CSV are dropped, nor ``multiLine``,
+by which a file of JSON has one row."""
+_OTHER_NAMES = {"delimiter": "sep", "charset": "encoding"}
+"""Options of two names, of which the second counts if both are given."""
+_DEFAULTS = {
+    **{"header": "false", "multiline": "false", "mode": "permissive", "encoding": "utf-8"},
+    **{"sep": ",", "quote": '"', "escape": "\\", "nullvalue": ""},
+}
+"""Options that writer and reader have one default of, which counts as much said as unsaid."""
+_IN_ANY_CASE = frozenset(
+    {"header", "multiline", "mode", "encoding", "ignoreleadingwhitespace", "ignoretrailingwhitespace", "pretty"}
+)
+"""Options whose values Spark takes in capitals too."""
 _NOT_IN_FILES = frozenset({"nullable", "element_nullable", "value_nullable", "comment", "default", "collation"})
 """What a type tells beside how values are written."""
 
@@ -42,8 +70,16 @@ def other_options(written: Mapping[str, str], read: Mapping[str, str], *, format
     """Options that the table reads by otherwise than they are written by."""
     if format not in _AS_TEXT:
         return []
-    own, there = ({key.casefold(): value for key, value in given.items()} for given in (written, read))
-    return sorted(key for key in {*own, *there} - _OF_WRITER if own.get(key) != there.get(key))
+    own, there = _as_spark_takes(written), _as_spark_takes(read)
+    told = {*own, *there} - _OF_WRITER - _OF_READER
+    return sorted(key for key in told if own.get(key) != there.get(key))
+
+
+def _as_spark_takes(options: Mapping[str, str]) -> Mapping[str, str]:
+    given = {key.casefold(): value for key, value in options.items()}
+    second_last = sorted(given.items(), key=lambda one: one[0] not in _OTHER_NAMES)
+    named = {_OTHER_NAMES.get(key, key): value for key, value in second_last}
+    return _DEFAULTS | {key: value.casefold() if key in _IN_ANY_CASE else value for key, value in named.items()}
 
 
 def _is_read(written: Columns, read: Columns, same: Callable[[str], str]) -> bool:

@@ -1,0 +1,41 @@
+"""Tables that a pipeline has written to, names no more, and that are away: dropped since, in all likelihood. No clear
+and no rewind could bring back what batches had there, and nobody waits for it."""
+
+from __future__ import annotations
+
+from airflow_provider_microbatch.sinks import ExpectedBatch, OpenSink
+from airflow_provider_microbatch.upkeep.commands.site import Recorded, is_among, tables_of
+
+
+class GoneTables:
+    """Those that looks at batches have met.
+
+    :param recorded: what the checkpoint has on record.
+    """
+
+    def __init__(self, recorded: Recorded) -> None:
+        self._recorded = recorded
+        self._met: dict[str, None] = {}
+
+    def have_the_rest(self, sink: OpenSink, asked: ExpectedBatch) -> bool:
+        """Whether all tables that attempts of the batch wrote to, beside those of a sink that has it, are such ones.
+        Never where the pipeline names one of them: its readers lack the batch.
+
+        :raises CheckpointError: if the record cannot be read.
+        """
+        key = asked.identity.key
+        others = [one for one in tables_of(self._recorded.sinks_of(key)) if not is_among(one, sink.tables)]
+        named = tables_of(self._recorded.today(key.lane))
+        gone = [one for one in others if not is_among(one, named) and one.seems_away(asked.tables) is not None]
+        if not others or len(gone) < len(others):
+            return False
+        self._met |= dict.fromkeys(one.location() for one in gone)
+        return True
+
+    def told(self) -> list[str]:
+        """What is told of them, in words."""
+        return [
+            f"{location} is away, and the pipeline names it no more: what batches had there is not asked for. If it "
+            "was dropped, nothing is to be done; else bring it back, then check again."
+            for location in self._met
+        ]
