@@ -162,7 +162,7 @@ class Source(Definition, ABC):
 
     @property
     def refuses_intervals(self) -> str | None:
-        """The reason, in words that follow the source's name, why ``plan="interval"`` is refused; None if it is not."""
+        """The reason, in such words, why ``plan="interval"`` is refused; None if it is not."""
         return None
 
     @property
@@ -172,14 +172,13 @@ class Source(Definition, ABC):
 
     @property
     def gives_up_to(self) -> str | None:
-        """The address to which the source moves the data that it gives up; None if the source moves it nowhere."""
+        """The address to which it moves the data that it gives up; None if it moves it nowhere."""
         return None
 
     def reads_as(self) -> Mapping[str, str | None]:
         """The settings of the definition that decide which rows a range yields, under the names that users know; None
-        for a setting that is not set. A batch is read with the settings of the moment at which it is read. By comparing
-        these values, an attempt finds out that they differ from those of the plan or of an earlier read. The caller
-        that shows the values hides those that look like secrets."""
+        for one that is not set. A batch is read with the settings of that moment: an attempt compares them with those
+        of the plan or of an earlier read. The caller that shows the values hides those that look like secrets."""
         return {}
 
     def keeps_rows(self) -> bool:
@@ -234,12 +233,10 @@ class OpenSource(ABC):
         """Whether there is anything after ``position``, as sensors ask. Starts no JVM, changes and writes nothing."""
 
     def initial_offset(self) -> Offset | None:
-        """Return the position at which the first batch begins. Called while there is no position, before
-        :meth:`latest_offset`, and again after ``latest_offset`` has planned an end from None, for a source that chooses
-        its first position with its first plan. The first batch's entry records the position as its start, and the
-        planner never asks for it again: a replay of the first batch begins at the recorded start. Recording the first
-        position is reason enough for a batch, even one without rows. A source that answers only after the plan must
-        have made the position durable by then. None means "before anything"."""
+        """Return the position at which the first batch begins; None: before anything. Called while there is none,
+        before :meth:`latest_offset`, and again after that has planned an end from None, for a source that chooses its
+        first position with its first plan, and has made it durable by then. The first batch's entry records it as its
+        start, which is reason enough for a batch, even one without rows; the planner never asks for it again."""
         return None
 
     @abstractmethod
@@ -263,8 +260,7 @@ class OpenSource(ABC):
         """
 
     def telling_refused(self, read: Read) -> Read:
-        """Extend a result of :meth:`read` so that the runtime also returns the records that do not parse (``refused``
-        of its result), for dead letters. By default nothing is added: each row parses, or fails the batch."""
+        """Have the runtime also return the records that do not parse (``refused`` of its result), for dead letters."""
         return read
 
     def stream(self, start: Offset | None, end: Offset | None) -> Stream | None:
@@ -279,12 +275,9 @@ class OpenSource(ABC):
 
     def splits_of(self, start: Offset | None, end: Offset | None) -> Sequence[Split]:
         """Return the splits of ``(start, end]`` in reading order: each row of the range is in exactly one of them, and
-        their reads add up to :meth:`read`. There is at least one split. Called under the same conditions as
-        :meth:`read`, and as often; every call returns the same splits. A source whose range can only be read as a whole
-        inherits the single split that this default returns.
-
-        Where a subtask reads several splits, each read has a result of its own; :attr:`Read.joins` joins the results
-        into one.
+        their reads add up to :meth:`read`. There is at least one. Called under the same conditions as :meth:`read`, and
+        as often; every call returns the same splits. A source whose range can only be read as a whole inherits one.
+        Where a subtask reads several, each read has a result of its own, and :attr:`Read.joins` joins these.
 
         :raises SourceChangedError: as :meth:`read` does.
         """
@@ -298,16 +291,15 @@ class OpenSource(ABC):
         raise SourceError(f"it takes Spark to read the rows of a {type(self).__name__}.")
 
     def known_as(self, start: Offset | None, end: Offset | None) -> str | None:
-        """Return a text that identifies the data of ``(start, end]`` outside of this checkpoint: the same text for the
-        same data, whichever pipeline has planned it, and never the text of other data. None if offsets alone do not
-        identify data. The text proves a user's claim that output of another plan is the output of this range; see
-        :func:`digest_of_range`."""
+        """Return a text that identifies the data of ``(start, end]`` outside of this checkpoint: the same for the same
+        data, whichever pipeline has planned it, and never that of other data. None if offsets alone do not identify
+        data. It proves a user's claim that output of another plan is that of this range; see :func:`digest_of_range`.
+        """
         return None
 
     def secrets(self) -> Mapping[str, str]:
-        """Return the secrets (passwords) that the runtime's reader needs, by the names that the reader asks for. They
-        are kept out of :class:`Read`, which is stored and shown. An engine passes them apart from the job and stores
-        them nowhere. Looked up for each attempt."""
+        """Return the secrets (passwords) that an attempt's reader needs, by the names that it asks for. :class:`Read`
+        has none, since it is stored and shown: an engine passes them apart, and stores them nowhere."""
         return {}
 
     def read_late(self, start: Offset | None) -> Read:
@@ -318,9 +310,9 @@ class OpenSource(ABC):
         raise SourceError(f"{type(self).__name__} plans no late ends, and the batch's offset entry has one.")
 
     def resolve(self, start: Offset | None, told: Mapping[str, Any]) -> Offset | None:
-        """Return the offset where an attempt has ended, from the result of the runtime's reader; ``start`` if the
-        attempt found nothing. Called for each attempt of a batch that was planned with a late end, including an attempt
-        that read up to a known end. Writes nothing.
+        """Return the offset where an attempt has ended, from the result of the runtime's reader; ``start`` if it found
+        nothing. Called for each attempt of a batch that was planned with a late end, also for one that read up to a
+        known end. Writes nothing.
 
         :raises SourceError: if the reader's result does not contain the end.
         """
@@ -417,15 +409,23 @@ class OpenSource(ABC):
         return iter(())
 
     def forgotten(self) -> str | None:
-        """Describe the data that the source has given up for batches of this checkpoint that the checkpoint does not
-        know, since it was restored from an older backup; with the possible remedies. None if there is no such data, or
-        if the source cannot tell. As long as there is some, the source plans nothing and reports nothing as new."""
+        """Describe the data that the source has given up for batches that the checkpoint does not know, since it was
+        restored from an older backup; with the possible remedies. None if there is none, or if the source cannot tell.
+        As long as there is some, the source plans nothing and reports nothing as new."""
+        return None
+
+    def gone_since(self, position: Offset | None) -> str | None:
+        """Describe data that came after ``position`` and is gone, also where the source is set to go on without it;
+        None if it can tell of none.
+
+        :raises SourceError: if it cannot go on from there.
+        """
+        self.has_new(position)
         return None
 
     def not_read(self) -> str | None:
-        """Describe the data in the source that no batch will ever read although it came after the data that was read;
-        with the possible remedies. None if there is no such data, or if the source cannot tell. May take long: used by
-        ``microbatch check``."""
+        """Describe data that no batch will ever read although it came after what was read, with the possible remedies.
+        None if there is none, or if the source cannot tell. May take long: used by ``microbatch check``."""
         return None
 
     def torn(self) -> Iterator[tuple[str, str]]:
@@ -470,8 +470,8 @@ class OpenSource(ABC):
         return self.in_words(start, end)
 
     def lag_in_words(self, position: Offset | None) -> dict[str, int]:
-        """In the words of the source (``{"rows": 12}``), how much data lies after ``position``. Empty where the lag is
-        unknown, or takes long to compute."""
+        """In the words of the source (``{"rows": 12}``), how much lies after ``position``; empty where that is unknown,
+        or takes long to compute."""
         return worded(self.lag(position), splits=self.splits)
 
     def lags(self, position: Offset | None) -> tuple[Mapping[str, int], Mapping[str, int]]:

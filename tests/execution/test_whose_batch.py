@@ -376,6 +376,19 @@ def test_after_a_restore_nothing_is_taken_out_whose_input_may_be_gone(tmp_path: 
     assert sorted({row for rows in world.table().values() for row in rows}) == [1, 2, 3, 4]
 
 
+def test_nor_where_it_cannot_be_looked_for_behind_the_place_where_plans_go_on(tmp_path: Path) -> None:
+    world = restored(tmp_path, clean=None)
+    world.landing().rename(tmp_path / "away")
+    with pytest.raises(MaintenanceError, match=r"rows may be nowhere else: .*landing.*--allow-skip.*--allow-reread"):
+        planned(world, rewind(0))
+    assert "lost to the table" in "\n".join(planned(world, rewind(0, allow_skip=True)).notes)
+    (tmp_path / "away").rename(world.landing())
+    applied(world, rewind(0))
+    for number in range(4, 8):
+        world.run(number)
+    assert sorted(row for rows in world.table().values() for row in rows) == [1, 2, 3, 4]
+
+
 def test_once_what_was_taken_is_back_the_rewind_goes_on(tmp_path: Path) -> None:
     """No run is needed between: each would be refused, since the table is younger."""
     world = restored(tmp_path, clean="delete")
@@ -388,7 +401,7 @@ def test_once_what_was_taken_is_back_the_rewind_goes_on(tmp_path: Path) -> None:
     with pytest.raises(MaintenanceError, match="then --allow-skip says so"):
         planned(world, rewind(0))
     notes = applied(world, rewind(0, allow_skip=True)).notes
-    assert re.search(r"lost .* batches [1-4, ]+ read in source orders, which gives up", "\n".join(notes))
+    assert re.search(r"lost .* batches [1-4, ]+ read: source orders, which gives up", "\n".join(notes))
     for number in range(5, 10):
         world.run(number)
     assert sorted(row for rows in world.table().values() for row in rows) == [1, 2, 3, 4]

@@ -220,6 +220,9 @@ def test_records_that_retention_ate_fail_by_name_or_are_recorded(tmp_path: Path)
     second = world.plan(**gap)
     assert offsets(world.open(**gap).read(*second)) == {(world.topic, 0): [6, 7]}
     assert f"{world.topic}-0 4 to 5" in str(world.open(**gap).left_out(*second))
+    for source in (world.open(), world.open(**gap)):
+        assert [f"{world.topic}-0 {at}" in str(source.gone_since(it)) for at, it in ((0, None), (4, end))] == [True] * 2
+        assert source.gone_since(world.at(6, 0)) is source.gone_since(world.at(8, 4)) is None
 
 
 def test_a_topic_that_was_away_for_a_moment_leaves_no_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

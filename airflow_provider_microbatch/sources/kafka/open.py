@@ -194,6 +194,13 @@ class OpenKafkaSource(OpenSource):
             requires=read.requires,
         )
 
+    def gone_since(self, position: Offset | None) -> str | None:
+        """Records go from the front: if the first one behind the position is there, or is yet to come, all are."""
+        known = self._start(position) or self._start(self.initial_offset()) or {}
+        first = Pieces.between(known, {one: at + 1 for one, at in known.items()}) - self._taken.by_intervals()
+        gone = self._named(lambda: first - self._available(first))
+        return f"source {self._name}, from which this and more is gone: {gone.in_words()}" if gone else None
+
     def secrets(self) -> Mapping[str, str]:
         """Return the options by which Spark's connector logs in."""
         return self._named(self._access.secrets)
@@ -282,12 +289,12 @@ class OpenKafkaSource(OpenSource):
 
     def lag(self, position: Offset | None) -> Figures:
         """Offsets, summed over all partitions."""
-        return _summed(self.lag_by_split(position))
+        return Figures(splits=sum(self.lag_by_split(position).values()))
 
     def lags(self, position: Offset | None) -> tuple[Mapping[str, int], Mapping[str, int]]:
         """Asks for the newest offsets once."""
         by_split = self.lag_by_split(position)
-        return worded(_summed(by_split), splits=self.splits), by_split
+        return worded(Figures(splits=sum(by_split.values())), splits=self.splits), by_split
 
     def lag_by_split(self, position: Offset | None) -> Mapping[str, int]:
         """Offsets by partition."""
@@ -471,7 +478,6 @@ class OpenKafkaSource(OpenSource):
         """Return the pieces that can be read.
 
         :param start: where the range begins.
-
         :raises SourceChangedError: if some cannot be read, and must not be left out.
         """
         if self._source.on_data_loss == FAIL:
@@ -492,7 +498,3 @@ class OpenKafkaSource(OpenSource):
 
     def _error(self, text: str) -> SourceError:
         return SourceError(f"source {self._name!r}: {text}")
-
-
-def _summed(by_split: Mapping[str, int]) -> Figures:
-    return Figures(splits=sum(by_split.values()))

@@ -8,16 +8,17 @@ from functools import partial
 from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.entries import Attempt, Offset
-from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey, is_lane, span_of
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey, is_lane, span_of
 from airflow_provider_microbatch.checkpoint.set_offset_command import set_offset_command
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, SourceChangedError
 from airflow_provider_microbatch.execution.forgetting import check_entries_known
 from airflow_provider_microbatch.execution.intervals import read_only_by
 from airflow_provider_microbatch.execution.position import starts_of
 from airflow_provider_microbatch.sinks import OpenSink
-from airflow_provider_microbatch.sources import OpenSource, Source
+from airflow_provider_microbatch.sources import OpenSource
 from airflow_provider_microbatch.upkeep.commands.back_again import back_again, drop_again, taking_out
 from airflow_provider_microbatch.upkeep.commands.for_good import InForce
+from airflow_provider_microbatch.upkeep.commands.given_up import check_given_up
 from airflow_provider_microbatch.upkeep.commands.letters_out import check_letters, made_anew
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.reach import no_further_than
@@ -199,7 +200,14 @@ class _Rewind:
                 raise MaintenanceError(f"{told} Nothing was done.")
             self._drafting.note(told)
         if lost:
-            self._check_given_up(sorted(lost))
+            check_given_up(
+                self._drafting,
+                self._recorded,
+                lane=self._name,
+                to=self._kept_end,
+                lost=sorted(lost),
+                allow_skip=self._allow_skip,
+            )
             self._drafting.note(
                 f"batches {', '.join(map(str, sorted(lost)))} are of after the backup that this checkpoint was "
                 "restored from. What they read is read again only as far as it is still there."
@@ -217,32 +225,6 @@ class _Rewind:
                 f"no log has a batch after {self._to}, nor has a table that tells. But {' '.join(self._silent)} Bring "
                 "that table back, or its catalog, and type this again. If it is gone for good, there is nothing to "
                 "rewind."
-            )
-
-    def _check_given_up(self, lost: list[int]) -> None:
-        """Check that the lost batches can be read again: data that a source has given up cannot be, and no log tells
-        what it was. A source's notes beside the files tell, except for data that was taken by a version that left no
-        notes. Letters come out of their table, which gives up nothing."""
-        sources = {} if self._name == LETTERS else self._recorded.arguments().get("sources", {})
-        cleaning = [name for name, values in sources.items() if Source.from_dict(values).gives_up]
-        # All sources: the definition on record is of the backup too, and may be older than clean_source.
-        for name in map(self._checkpoint.names.of, sources):
-            source = self._recorded.source(name, lane=self._name)
-            why = None if source is None else source.forgotten()
-            if why is not None:
-                raise MaintenanceError(f"source {name!r}: {why}")
-        if cleaning and not self._allow_skip:
-            raise MaintenanceError(
-                f"batches {', '.join(map(str, lost))} in the table are of after the backup that this checkpoint was "
-                f"restored from, and source {', '.join(cleaning)} gives up what is committed: their rows may be "
-                "nowhere else. Look that what they read is there, and put back what is not; then --allow-skip says "
-                "so, and loses what is not there. Or keep them: "
-                f"`microbatch start-behind {quote(self._drafting.store.location)} --allow-reread`."
-            )
-        if cleaning:
-            self._drafting.note(
-                f"lost to the table: what is not there any more of what batches {', '.join(map(str, lost))} read in "
-                f"source {', '.join(cleaning)}, which gives up what is committed."
             )
 
     def _check_lane(self) -> None:
