@@ -205,6 +205,7 @@ def run_query(
         progress = query.lastProgress
     figures = _figures(progress, uses, names)
     if ends:
+        _check_none_late(figures)
         at = job.batch_id + 1
         with failing_as("runtime"):
             plan_end(
@@ -354,6 +355,25 @@ def _check_clock(nodes: Sequence[Any]) -> None:
                 "data interval is made at one moment: its timers would never expire, and what they were to tell would "
                 "be in no table. Take 'EventTime' or 'None', and run the batch again",
             )
+
+
+def _check_none_late(figures: Mapping[str, Any]) -> None:
+    """Check that Spark has dropped no row of a bounded batch as late: no batch comes that tells it.
+
+    No entry can have the lane begin earlier. For Spark's operators each watermark below 0 is 0 (its
+    ``PropagateWatermarkSimulator`` sees to that), and what is not behind it is late, from the first batch on.
+
+    :param figures: of Spark's batch with the data.
+    :raises BatchFailure: naming the ways on.
+    """
+    if late := figures["numRowsDroppedByWatermark"]:
+        raise BatchFailure(
+            "transform",
+            "in the column that has the watermark, rows of the data interval have 1970-01-01T00:00:00Z or a time "
+            f"before it. Spark's watermark begins there, so its operators dropped what is made of them ({late:,} "
+            "rows), and it would be in no table. In front of withWatermark, leave such rows out, or give them another "
+            "time; or move all times by as many days there, and back in the result. Then run the batch again",
+        )
 
 
 def _in_order(result: DataFrame, streams: Mapping[str, Stream]) -> tuple[list[str], list[str]]:

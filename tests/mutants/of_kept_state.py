@@ -261,7 +261,7 @@ MUTATIONS = [
         name="a watermark may be no time that Python has",
         why="of one row with milliseconds for seconds each batch to come fails, whether it looks at that or not",
         file="runtime/app.py",
-        old="milliseconds=min(ms, END_MS))",
+        old="milliseconds=min(ms, _LAST_MS))",
         new="milliseconds=ms)",
         tests=("tests/runtime/test_run_job.py",),
     ),
