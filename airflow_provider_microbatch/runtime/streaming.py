@@ -310,6 +310,9 @@ def _keep_state_by_ids(spark: SparkSession, *, whole: bool) -> None:
         CHANGELOG: str(not whole).lower(),
         # The same thread deletes files that it takes for old, and may delete files that another attempt's commit names.
         "spark.sql.streaming.minBatchesToRetain": _NEVER,
+        # The log of files that an attempt is shown has two entries at most. By a lower number, as a pipeline's or a
+        # cluster's own, Spark would look for one that holds those before it, and for none of its files.
+        "spark.sql.streaming.fileSource.log.compactInterval": _NEVER,
     }
     for key, value in settings.items():
         spark.conf.set(key, value)

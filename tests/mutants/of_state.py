@@ -146,6 +146,14 @@ MUTATIONS = [
         tests=(INTERVALS,),
     ),
     Mutation(
+        name="an attempt's log of files is compacted as often as a pipeline says",
+        why="Spark looks for an entry that is not there, and the transform is said to have failed",
+        file="runtime/streaming.py",
+        old='        "spark.sql.streaming.fileSource.log.compactInterval": _NEVER,\n',
+        new="",
+        tests=(BATCHES,),
+    ),
+    Mutation(
         name="rows of an interval may be late",
         why="those of before 1970 are in no table, in green",
         file="runtime/streaming.py",
