@@ -258,6 +258,14 @@ MUTATIONS = [
         tests=(COLUMNS,),
     ),
     Mutation(
+        name="processors of a chain are told by what they are made of alone",
+        why="both are made of others when they change places: what is kept of one is taken for the other's, in green",
+        file="runtime/query_plan.py",
+        old="self._code_of(part) or digests[0]]",
+        new="digests[0]]",
+        tests=(COLUMNS,),
+    ),
+    Mutation(
         name="a watermark may be no time that Python has",
         why="of one row with milliseconds for seconds each batch to come fails, whether it looks at that or not",
         file="runtime/app.py",

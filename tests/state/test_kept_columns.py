@@ -240,6 +240,20 @@ def test_operators_of_a_chain_that_change_places_are_seen(spark: SparkSession, t
         refuse_moved_columns(columns_told(look(there)), look(back))
 
 
+def test_processors_of_a_chain_that_change_places_are_seen_by_their_code(spark: SparkSession, tmp_path: Path) -> None:
+    """Only the first of them has columns that come from a stream."""
+    there = exchanged.by_each_processor(batch_of(spark, tmp_path, "orders"))
+    again = exchanged.by_each_processor(batch_of(spark, tmp_path, "orders", id=8))
+    back = exchanged.by_each_processor(batch_of(spark, tmp_path, "orders", id=8), turned=True)
+    before = placed(there)
+    refuse_moved_state(before, placed(again))
+    refuse_moved_columns(columns_told(look(there)), look(back))
+    with pytest.raises(BatchFailure, match="have changed places"):
+        refuse_moved_state(before, placed(back))
+    # What an earlier version has told of them is less.
+    refuse_moved_state([[part[:-1] for part in place] for place in before], placed(back))
+
+
 @pytest.mark.parametrize("transform", CHAINS, ids=lambda transform: transform.__name__)
 @pytest.mark.parametrize("beside", ["rows that are left out", "another optimizer"])
 def test_a_chain_that_is_edited_otherwise_goes_on(
