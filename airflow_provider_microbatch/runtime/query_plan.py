@@ -21,6 +21,9 @@ SOURCE = "microbatchsource"
 PROCESSOR = "TransformWithState"
 """What the names of nodes of ``transformWithState`` begin with, in each of its forms."""
 
+IN_ORDER = 4
+"""More columns of a deduplication are in another order in each version of Spark, whichever they are given in."""
+
 _KEEPING = (
     "Aggregate",
     "Distinct",

@@ -28,6 +28,7 @@ from airflow_provider_microbatch.runtime.other_state import (
     refuse_moved_state,
     refuse_other_spark,
     refuse_other_state,
+    refuse_passed_over,
 )
 from airflow_provider_microbatch.runtime.query_plan import PROCESSOR, SOURCE, Query, source_of
 from airflow_provider_microbatch.runtime.streaming_folder import (
@@ -180,7 +181,10 @@ def run_query(
         # batches.
         is_first = before is None or before.get("since") == job.batch_id
         _keep_state_by_ids(spark, whole=is_first or (job.batch_id + 1) % SNAPSHOT_EVERY == 0)
-        conf = dict(before["conf"]) if before is not None else _pinned_by_spark(spark)
+        conf = pinned = _pinned_by_spark(spark)
+        if before is not None:
+            conf = dict(before["conf"])
+            refuse_passed_over(conf, pinned, planned.nodes, kept_by=str(was.get("sparkVersion", "another version")))
         conf.pop(EVOLUTION, None)  # the checkpoint's own, where it has it
         uses, names = _in_order(result, streaming.sources)
         write_folder(

@@ -52,6 +52,15 @@ def once(batch: Batch) -> DataFrame:
     return batch.sources["orders"].dropDuplicates(["id"])
 
 
+def once_by_five(batch: Batch) -> DataFrame:
+    """Each row once, by five columns of one type."""
+    return (
+        batch.sources["orders"]
+        .selectExpr("id", *(f"id * {times} as times{times}" for times in range(2, 6)))
+        .dropDuplicates()
+    )
+
+
 def halves(batch: Batch) -> DataFrame:
     """Rows of odd and of even ids, so far."""
     return batch.sources["orders"].selectExpr("id % 2 as half").groupBy("half").count()
