@@ -7,6 +7,8 @@ from tests.mutants.mutation import Mutation
 KEPT = "tests/state/test_kept_state.py"
 LOST = "tests/state/test_lost_state.py"
 COLUMNS = "tests/state/test_kept_columns.py"
+BATCHES = "tests/state/test_batches.py"
+INTERVALS = "tests/state/test_intervals.py"
 
 MUTATIONS = [
     Mutation(
@@ -288,5 +290,29 @@ MUTATIONS = [
         old="milliseconds=min(ms, _LAST_MS))",
         new="milliseconds=ms)",
         tests=("tests/runtime/test_run_job.py",),
+    ),
+    Mutation(
+        name="an interval ends with the calendar",
+        why="what waits behind its last moment, as a window of a time that stands for never, is in no table, in green",
+        file="runtime/streaming_folder.py",
+        old="END_MS = 9_191_000_000_000_000\n",
+        new="END_MS = 253_402_300_799_999\n",
+        tests=(INTERVALS,),
+    ),
+    Mutation(
+        name="an attempt's log of files is compacted as often as a pipeline says",
+        why="Spark looks for an entry that is not there, and the transform is said to have failed",
+        file="runtime/streaming.py",
+        old='        "spark.sql.streaming.fileSource.log.compactInterval": _NEVER,\n',
+        new="",
+        tests=(BATCHES,),
+    ),
+    Mutation(
+        name="rows of an interval may be late",
+        why="those of before 1970 are in no table, in green",
+        file="runtime/streaming.py",
+        old="        _check_none_late(figures)\n",
+        new="",
+        tests=(INTERVALS,),
     ),
 ]
