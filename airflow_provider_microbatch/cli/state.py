@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.key import is_whole
 from airflow_provider_microbatch.cli.opening import open_checkpoint
 from airflow_provider_microbatch.cli.setting import positive
 from airflow_provider_microbatch.exceptions import CheckpointError
-from airflow_provider_microbatch.runtime.streaming_folder import END_MS
 from airflow_provider_microbatch.upkeep.kept_state import KeptState, kept_state
 
 if TYPE_CHECKING:
@@ -113,6 +113,6 @@ def _key(text: str) -> tuple[str, str]:
 
 
 def _time(milliseconds: int) -> str | None:
-    if milliseconds > END_MS:
+    if not is_whole(milliseconds):
         return f"{milliseconds:,} ms after 1970, behind the year 9999"
     return datetime.fromtimestamp(milliseconds / 1000, tz=UTC).isoformat() if milliseconds else None

@@ -7,7 +7,7 @@ files of it may be gone, as behind a restore of their folder.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +18,7 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import CheckpointError, SinkError
-from airflow_provider_microbatch.execution.state_files import flat, unreadable_snapshot, versions_in
+from airflow_provider_microbatch.execution.state_files import cut_off, flat, unreadable_snapshot, versions_in
 from airflow_provider_microbatch.execution.told_state import has_left_state, local_folder, published_result, state_of
 from airflow_provider_microbatch.runtime.operator_schemas import ADDRESSES, SCHEMAS, names_in
 from airflow_provider_microbatch.runtime.streaming_folder import STATE
@@ -52,7 +52,8 @@ class KeptStates:
         return self._ids(number) is not None and not self.missing(number)
 
     def missing(self, number: int) -> str | None:
-        """A file that the state after the batch is read from and that is not there; None if there is none.
+        """A file that the state after the batch is read from and that is not there, or not as Spark wrote it, as far as
+        its size tells; None if there is none.
 
         :raises CannotTell: if a file or folder cannot be read.
         :raises CheckpointError: if an entry of the logs cannot.
@@ -63,16 +64,22 @@ class KeptStates:
             schema = self._missing_schema(state)
         if schema is not None:
             return schema
+        read = set[tuple[int, str]]()
         for batch_id in itertools.count(number, -1):
             ids = self._ids(batch_id)
             if ids is None:
-                return None  # of before our time
+                return self._cut_off(read)  # the others are of before our time
             for id in ids:
                 if (batch_id + 1, id) not in self._files:
                     return f"{batch_id + 1}_{id}"
+                read.add((batch_id + 1, id))
             if all(self._files[batch_id + 1, id] == "zip" for id in ids):
-                return self._unreadable(batch_id, ids)  # a snapshot is read by itself
+                return self._unreadable(batch_id, ids) or self._cut_off(read)  # a snapshot is read by itself
         return None
+
+    def _cut_off(self, versions: Collection[tuple[int, str]]) -> str | None:
+        with _telling():
+            return cut_off(self._folder, versions)
 
     def _missing_schema(self, state: Mapping[str, Any]) -> str | None:
         schemas = state.get("schemas", {})

@@ -10,10 +10,17 @@ import logging
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from airflow_provider_microbatch.execution.state_folders import entries_of, opened_below, parts_of, state_folders
+from airflow_provider_microbatch.execution.state_folders import (
+    entries_of,
+    opened_below,
+    parts_of,
+    size_told,
+    state_folders,
+)
 from airflow_provider_microbatch.runtime.streaming import SNAPSHOT_EVERY
 
 log = logging.getLogger(__name__)
@@ -80,6 +87,29 @@ def versions_in(state: Path) -> Iterator[tuple[int, str, str]]:
         for found in filter(None, map(_VERSIONED.fullmatch, names)):
             if not found["sum"] and not found.string.startswith("."):
                 yield int(found["version"]), found["id"], found["kind"]
+
+
+def cut_off(state: Path, versions: Collection[tuple[int, str]]) -> str | None:
+    """A file of one of these versions that has not the size with which Spark wrote it, as a path below the folder; None
+    if each has, as far as the files of Spark's checksums tell, which 4.1 and later versions write beside them.
+
+    :param versions: with the ids.
+    :raises OSError: if one cannot be looked at.
+    """
+    for folder, where, names in state_folders(state):
+        there = set(names)
+        for found in filter(None, map(_VERSIONED.fullmatch, names)):
+            name, version = found.string, (int(found["version"]), found["id"])
+            if found["sum"] or name.startswith(".") or version not in versions or f"{name}.crc" not in there:
+                continue
+            with suppress(FileNotFoundError):  # it is gone by now, which others tell
+                told, size = (
+                    size_told(folder, f"{name}.crc"),
+                    os.stat(name, dir_fd=folder, follow_symlinks=False).st_size,
+                )
+                if size == 0 or told not in (None, size):  # what was lost with a machine's power has neither
+                    return str((where / name).relative_to(state))
+    return None
 
 
 def unreadable_snapshot(state: Path, version: int, ids: Collection[str]) -> str | None:

@@ -15,7 +15,7 @@ import os
 import stat
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -25,6 +25,9 @@ _DEPTH = 3
 
 _MOST_READ = 4_000_000
 """Bytes of a snapshot's metadata, and of an archive's list of contents: tens of thousands of files of one partition."""
+
+_MOST_TOLD = 10_000
+"""Bytes of a checksum's file."""
 
 _HOLD = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Without waiting for who writes into a pipe.
@@ -91,6 +94,21 @@ def opened_below(folder: int, path: Path) -> Iterator[int | None]:
         yield inner
     finally:
         os.close(inner)
+
+
+def size_told(folder: int, name: str) -> int | None:
+    """The size of a file as Spark wrote it, by the file of its checksum; None if that says nothing that is known.
+
+    :param folder: the folder of both, open.
+    :param name: of the file with the checksum.
+    :raises OSError: if it cannot be read.
+    """
+    with io.FileIO(os.open(name, _READ, dir_fd=folder)) as file:
+        text = file.read(_MOST_TOLD)
+    with suppress(ValueError, TypeError, KeyError):
+        told = json.loads(text or b"")["mainFileSize"]
+        return told if type(told) is int else None
+    return None
 
 
 def parts_of(folder: int, name: str) -> set[str]:

@@ -28,7 +28,6 @@ from airflow_provider_microbatch.runtime.job import Flow, FlowNode, Job, Subtask
 from airflow_provider_microbatch.runtime.refusing import Refusing, counts_of, quiet
 from airflow_provider_microbatch.runtime.session import open_session, pin
 from airflow_provider_microbatch.runtime.streaming import EVOLUTION, close_state, open_streams, own_folder, run_query
-from airflow_provider_microbatch.runtime.streaming_folder import END_MS
 from airflow_provider_microbatch.runtime.streaming_job import Streaming
 from airflow_provider_microbatch.runtime.subtasks import run_subtasks
 
@@ -266,10 +265,14 @@ def _batch(spark: SparkSession, job: Job, frames: Frames) -> Batch:
     )
 
 
+_LAST_MS = 253_402_300_799_999
+"""The last moment that Python has, milliseconds since the epoch."""
+
+
 def _moment(ms: int) -> datetime:
     """Python's times end with the year 9999. Spark's do not: one row's is the watermark from then on, and each later
     batch would fail of it, whether its transform looks at that or not."""
-    return datetime.fromtimestamp(0, tz=UTC) + timedelta(milliseconds=min(ms, END_MS))  # as exact as the number
+    return datetime.fromtimestamp(0, tz=UTC) + timedelta(milliseconds=min(ms, _LAST_MS))  # as exact as the number
 
 
 def _lines(listing: DataFrame | list[str] | None) -> list[str]:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.runtime.query_plan import (
+    IN_ORDER,
     PROCESSOR,
     below,
     each,
@@ -34,8 +35,6 @@ _COLUMN = re.compile(rf"[\w.$]*{_ID}")
 _LAST = re.compile(rf"{_ID}$")
 _DEFINED = re.compile(rf"(.*) AS .*{_ID}", re.DOTALL)
 _DIGITS = str.maketrans("0123456789", "ghijklmnop")
-_IN_ORDER = 4
-"""More columns of a deduplication are in another order in each version of Spark, whichever they are given in."""
 _LONGEST = 1000
 """Characters of a column's definition that are told as they are."""
 
@@ -103,7 +102,7 @@ class _Names:
         if kind.startswith("Deduplicate"):
             keys = self._texts(node.keys())
             # As one, whose own order says nothing: it is told apart from those of other operators all the same.
-            return [keys if len(keys) <= _IN_ORDER else [", ".join(sorted(keys))]]
+            return [keys if len(keys) <= IN_ORDER else [", ".join(sorted(keys))]]
         if kind.startswith(PROCESSOR) and kind.endswith(("InPySpark", "InPandas")):
             return [self._texts(node.leftAttributes())]
         return [self._texts(node.groupingAttributes())] if kind.startswith((PROCESSOR, "FlatMapGroups")) else []

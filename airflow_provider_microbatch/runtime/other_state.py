@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from textwrap import shorten
 from typing import Any, NoReturn
 
 from airflow_provider_microbatch.runtime.failure import BatchFailure
-from airflow_provider_microbatch.runtime.query_plan import digest_of, keeps_state, without_numbers
+from airflow_provider_microbatch.runtime.query_plan import IN_ORDER, PROCESSOR, digest_of, keeps_state, without_numbers
 
 _CODES = (
     "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE",
@@ -24,6 +24,20 @@ _CODES = (
 )
 # Behind what differs Spark names a setting that reads the state all the same, as what it is not.
 _TOLD = re.compile(rf"\[(?:{'|'.join(_CODES)})[A-Z_.]*\] (.+?)\s*(?:If you want to force|SQLSTATE|$)", re.DOTALL)
+
+_LAID_BY: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "spark.sql.dropDuplicates.deterministicKeyOrder.enabled": ("true", lambda node: _keys_of(node) > IN_ORDER),
+    "spark.sql.streaming.stateStore.rocksdb.mergeOperatorVersion": (
+        "2",
+        lambda node: node.getClass().getSimpleName().startswith(PROCESSOR),  # its lists
+    ),
+    "spark.sql.streaming.stateStore.rowChecksum.enabled": ("true", lambda node: True),
+}
+"""Settings of newer versions of Spark, with the value by which rows of state lie otherwise, and of which operators."""
+
+
+def _keys_of(node: Any) -> int:
+    return int(node.keys().size()) if node.getClass().getSimpleName().startswith("Deduplicate") else 0
 
 
 def refuse_other_state(error: str) -> None:
@@ -200,6 +214,29 @@ def refuse_other_spark(kept_by: str, version: str) -> None:
             "later versions do not read each other's state. Nothing was read. Run the batches by the version of "
             "before; or begin a checkpoint and a table of their own with the other one, which read from the beginning",
         )
+
+
+def refuse_passed_over(conf: Mapping[str, str], known: Collection[str], nodes: Iterable[Any], *, kept_by: str) -> None:
+    """Refuse state whose rows lie as a newer Spark's setting has them, by a Spark that does not know the setting: it
+    passes over what it does not know, and reads the rows as what they are not, without an error.
+
+    :param conf: the settings that the state was made with.
+    :param known: the settings that this Spark pins.
+    :param nodes: the nodes of Spark's plan, in its JVM.
+    :param kept_by: version of the Spark of the batch before.
+    :raises BatchFailure: naming the setting, and the way on.
+    """
+    passed = [key for key, (value, _) in _LAID_BY.items() if conf.get(key) == value and key not in known]
+    for node in nodes if passed else ():
+        for key in passed:
+            if keeps_state(node) and _LAID_BY[key][1](node):
+                raise BatchFailure(
+                    "runtime",
+                    f"the state that the batch goes on from was kept by Spark {kept_by} with {key}={conf[key]}, which "
+                    f"this older Spark does not know: it would take what {node.getClass().getSimpleName()} has kept "
+                    "for something else. Nothing was read. Run the batches by the version of before; or begin a "
+                    "checkpoint and a table of their own with the other one, which read from the beginning",
+                )
 
 
 def _is_4_0(version: str) -> bool:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.runtime.python_functions import told
@@ -19,6 +20,9 @@ SOURCE = "microbatchsource"
 
 PROCESSOR = "TransformWithState"
 """What the names of nodes of ``transformWithState`` begin with, in each of its forms."""
+
+IN_ORDER = 4
+"""More columns of a deduplication are in another order in each version of Spark, whichever they are given in."""
 
 _KEEPING = (
     "Aggregate",
@@ -119,9 +123,14 @@ class Query:
 
     def places(self) -> list[list[list[Any]]]:
         """The operators that keep state, in an order of the plan: Spark knows each by its turn. Of each operator, or of
-        each side of a join: the sources of its rows, and the digests of how they are made; see :meth:`digests`."""
+        each side of a join: the sources of its rows, and the digests of how they are made; see :meth:`digests`. In a
+        chain each is made of those below it, and of others when they change places: so the last digest is of a
+        processor's own code alone."""
         return [
-            [[self.sources(part), *self.digests(part)] for part in _parts_of(node)]
+            [
+                [self.sources(part), *(digests := self.digests(part)), self._code_of(part) or digests[0]]
+                for part in _parts_of(node)
+            ]
             for node in self._walk(self.nodes[0])
             if keeps_state(node)
         ]
@@ -159,6 +168,12 @@ class Query:
         leaves = list(each(node.collectLeaves()))
         named = (part for part in map(self._part, leaves) if part is not None)
         return "\n".join([text, *filter(None, map(_folders_of, leaves)), *map(self._text, named)])
+
+    def _code_of(self, node: Any) -> str:
+        """A digest of the code of a processor; empty for any other node."""
+        if not node.getClass().getSimpleName().startswith(PROCESSOR):
+            return ""
+        return digest_of("\n".join(chain.from_iterable(map(self._functions_in, each(node.expressions())))))
 
     def _functions(self, node: Any) -> Iterator[str]:
         """Digests of the Python functions by which rows of a node are made, in the order of the plan."""

@@ -28,6 +28,7 @@ from airflow_provider_microbatch.runtime.other_state import (
     refuse_moved_state,
     refuse_other_spark,
     refuse_other_state,
+    refuse_passed_over,
 )
 from airflow_provider_microbatch.runtime.query_plan import PROCESSOR, SOURCE, Query, source_of
 from airflow_provider_microbatch.runtime.streaming_folder import (
@@ -180,7 +181,10 @@ def run_query(
         # batches.
         is_first = before is None or before.get("since") == job.batch_id
         _keep_state_by_ids(spark, whole=is_first or (job.batch_id + 1) % SNAPSHOT_EVERY == 0)
-        conf = dict(before["conf"]) if before is not None else _pinned_by_spark(spark)
+        conf = pinned = _pinned_by_spark(spark)
+        if before is not None:
+            conf = dict(before["conf"])
+            refuse_passed_over(conf, pinned, planned.nodes, kept_by=str(was.get("sparkVersion", "another version")))
         conf.pop(EVOLUTION, None)  # the checkpoint's own, where it has it
         uses, names = _in_order(result, streaming.sources)
         write_folder(
@@ -205,6 +209,7 @@ def run_query(
         progress = query.lastProgress
     figures = _figures(progress, uses, names)
     if ends:
+        _check_none_late(figures)
         at = job.batch_id + 1
         with failing_as("runtime"):
             plan_end(
@@ -309,6 +314,9 @@ def _keep_state_by_ids(spark: SparkSession, *, whole: bool) -> None:
         CHANGELOG: str(not whole).lower(),
         # The same thread deletes files that it takes for old, and may delete files that another attempt's commit names.
         "spark.sql.streaming.minBatchesToRetain": _NEVER,
+        # The log of files that an attempt is shown has two entries at most. By a lower number, as a pipeline's or a
+        # cluster's own, Spark would look for one that holds those before it, and for none of its files.
+        "spark.sql.streaming.fileSource.log.compactInterval": _NEVER,
     }
     for key, value in settings.items():
         spark.conf.set(key, value)
@@ -354,6 +362,25 @@ def _check_clock(nodes: Sequence[Any]) -> None:
                 "data interval is made at one moment: its timers would never expire, and what they were to tell would "
                 "be in no table. Take 'EventTime' or 'None', and run the batch again",
             )
+
+
+def _check_none_late(figures: Mapping[str, Any]) -> None:
+    """Check that Spark has dropped no row of a bounded batch as late: no batch comes that tells it.
+
+    No entry can have the lane begin earlier. For Spark's operators each watermark below 0 is 0 (its
+    ``PropagateWatermarkSimulator`` sees to that), and what is not behind it is late, from the first batch on.
+
+    :param figures: of Spark's batch with the data.
+    :raises BatchFailure: naming the ways on.
+    """
+    if late := figures["numRowsDroppedByWatermark"]:
+        raise BatchFailure(
+            "transform",
+            "in the column that has the watermark, rows of the data interval have 1970-01-01T00:00:00Z or a time "
+            f"before it. Spark's watermark begins there, so its operators dropped what is made of them ({late:,} "
+            "rows), and it would be in no table. In front of withWatermark, leave such rows out, or give them another "
+            "time; or move all times by as many days there, and back in the result. Then run the batch again",
+        )
 
 
 def _in_order(result: DataFrame, streams: Mapping[str, Stream]) -> tuple[list[str], list[str]]:

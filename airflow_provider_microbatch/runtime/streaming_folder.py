@@ -31,8 +31,10 @@ TOLD = "told"
 STATE = "state"
 """Where Spark looks for state in a checkpoint: a link to what all attempts share, or a folder of the attempt's own."""
 
-END_MS = 253_402_300_799_999
-"""The watermark that nothing comes after: the last millisecond that Spark can write, milliseconds since the epoch."""
+END_MS = 9_191_000_000_000_000
+"""The watermark that nothing comes after, milliseconds since the epoch: in the year 293,222. Spark counts in
+microseconds of 64 bits, which end a thousand years later: to a watermark it adds what a join waits for, and a sum
+beyond would be before everything, so that nothing of the join would be final."""
 
 
 def make_folder(streaming: Streaming) -> None:
@@ -128,7 +130,8 @@ def leave_state(streaming: Streaming, batch_id: int) -> dict[str, Any]:
 def plan_end(
     streaming: Streaming, uses: Sequence[Stream], *, batch_id: int, timestamp_ms: int, conf: Mapping[str, str]
 ) -> None:
-    """Plan a batch without data behind the one that Spark has committed, at the watermark that makes all final.
+    """Plan a batch without data behind the one that Spark has committed, at the watermark that makes all final: also
+    what has the last moment of the calendar for "never", and waits behind it for an hour, or for a timer.
 
     :param uses: as :func:`write_folder` had them; ``conf`` too.
     :param batch_id: number of the batch without data.

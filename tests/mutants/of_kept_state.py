@@ -7,6 +7,8 @@ from tests.mutants.mutation import Mutation
 KEPT = "tests/state/test_kept_state.py"
 LOST = "tests/state/test_lost_state.py"
 COLUMNS = "tests/state/test_kept_columns.py"
+BATCHES = "tests/state/test_batches.py"
+INTERVALS = "tests/state/test_intervals.py"
 
 MUTATIONS = [
     Mutation(
@@ -253,16 +255,64 @@ MUTATIONS = [
         name="a deduplication by many columns is as one by none",
         why="it changes places with another one unseen: rows are lost, and others come twice",
         file="runtime/kept_columns.py",
-        old='            return [keys if len(keys) <= _IN_ORDER else [", ".join(sorted(keys))]]',
-        new="            return [keys] if len(keys) <= _IN_ORDER else []",
+        old='            return [keys if len(keys) <= IN_ORDER else [", ".join(sorted(keys))]]',
+        new="            return [keys] if len(keys) <= IN_ORDER else []",
+        tests=(COLUMNS,),
+    ),
+    Mutation(
+        name="an older Spark passes over how rows of state lie",
+        why="a deduplication by five columns finds none of its rows, and all come again, in green",
+        file="runtime/streaming.py",
+        old="            refuse_passed_over(conf, pinned,",
+        new="            refuse_passed_over({}, pinned,",
+        tests=("tests/state/test_refusals.py",),
+    ),
+    Mutation(
+        name="a file of state may have any size",
+        why="a file that is cut off is seen by the batch that needs it, and a rewind stops at another such",
+        file="execution/state_files.py",
+        old="if size == 0 or told not in (None, size):",
+        new="if False:",
+        tests=(LOST,),
+    ),
+    Mutation(
+        name="processors of a chain are told by what they are made of alone",
+        why="both are made of others when they change places: what is kept of one is taken for the other's, in green",
+        file="runtime/query_plan.py",
+        old="self._code_of(part) or digests[0]]",
+        new="digests[0]]",
         tests=(COLUMNS,),
     ),
     Mutation(
         name="a watermark may be no time that Python has",
         why="of one row with milliseconds for seconds each batch to come fails, whether it looks at that or not",
         file="runtime/app.py",
-        old="milliseconds=min(ms, END_MS))",
+        old="milliseconds=min(ms, _LAST_MS))",
         new="milliseconds=ms)",
         tests=("tests/runtime/test_run_job.py",),
+    ),
+    Mutation(
+        name="an interval ends with the calendar",
+        why="what waits behind its last moment, as a window of a time that stands for never, is in no table, in green",
+        file="runtime/streaming_folder.py",
+        old="END_MS = 9_191_000_000_000_000\n",
+        new="END_MS = 253_402_300_799_999\n",
+        tests=(INTERVALS,),
+    ),
+    Mutation(
+        name="an attempt's log of files is compacted as often as a pipeline says",
+        why="Spark looks for an entry that is not there, and the transform is said to have failed",
+        file="runtime/streaming.py",
+        old='        "spark.sql.streaming.fileSource.log.compactInterval": _NEVER,\n',
+        new="",
+        tests=(BATCHES,),
+    ),
+    Mutation(
+        name="rows of an interval may be late",
+        why="those of before 1970 are in no table, in green",
+        file="runtime/streaming.py",
+        old="        _check_none_late(figures)\n",
+        new="",
+        tests=(INTERVALS,),
     ),
 ]

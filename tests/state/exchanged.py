@@ -75,6 +75,16 @@ def by_two_processors_turned_round(batch: Batch) -> DataFrame:
     return by_two_processors(batch, ("tens", "rows"))
 
 
+def by_each_processor(batch: Batch, *, turned: bool = False) -> DataFrame:
+    """A sum by id of what another processor tells of each id: both keep the same types."""
+    by = batch.sources["orders"]
+    for name in ("tens", "rows") if turned else ("rows", "tens"):
+        by = by.groupBy("id").transformWithStateInPandas(
+            _sum_of(name), "id long, of string, total long", "Update", "None"
+        )
+    return by
+
+
 def _sum_of(name: str) -> StatefulProcessor:
     from pyspark.sql.streaming import StatefulProcessor
 

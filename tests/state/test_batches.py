@@ -12,7 +12,7 @@ from airflow_provider_microbatch.cli.table import batch_cells
 from airflow_provider_microbatch.exceptions import CheckpointError, EngineError
 from airflow_provider_microbatch.execution.summary import summarize
 from tests.execution.world import Killed, run_identity
-from tests.state.stateful import COUNTS, SessionEngine, StatefulWorld
+from tests.state.stateful import CONF, COUNTS, SessionEngine, StatefulWorld
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -42,6 +42,20 @@ def test_counts_go_on_from_the_batch_before(tmp_path: Path, engine: SessionEngin
     assert first.progress["state"]["conf"]["spark.sql.shuffle.partitions"] == "2"
     assert last.progress["state"]["base"] != last.progress["state"]["ids"]
     assert not list((tmp_path / "checkpoint" / "streaming").iterdir())
+
+
+@pytest.mark.parametrize("interval", ["1", "2"])
+def test_how_often_a_query_would_compact_its_log_of_files_is_no_matter(
+    tmp_path: Path, engine: SessionEngine, interval: str
+) -> None:
+    """With 1 the first entry would be one that holds others, with 2 the second."""
+    conf = {**CONF, "spark.sql.streaming.fileSource.log.compactInterval": interval}
+    world = StatefulWorld(tmp_path, engine=engine, conf=conf)
+    for number in range(2):
+        world.land(f"{number}", 1)
+        world.run(number)
+
+    assert world.table() == {0: [{"id": 1, "count": 1}], 1: [{"id": 1, "count": 2}]}
 
 
 def test_a_replay_of_the_newest_batch_replaces_output_and_state(tmp_path: Path, engine: SessionEngine) -> None:

@@ -92,6 +92,33 @@ def test_rows_that_wait_for_two_operators_are_told_once(tmp_path: Path, engine: 
     assert world.hours() == [[minute("00:10", 1), minute("00:50", 1)]]
 
 
+def test_what_the_last_moment_of_the_calendar_stands_for_is_told_too(tmp_path: Path, engine: SessionEngine) -> None:
+    """A join waits for a minute behind it, and a window of that minute for its end."""
+    world = IntervalsWorld(tmp_path, "tests.state.transforms:unpaid_by_minute", engine=engine, mode="append")
+    world.sources = ("orders", "payments")
+    never = "9999-12-31T23:59"
+    world.land_at(0.5, (1, "00:10:00"), (2, f"{never}:00"), (3, f"{never}:59.999"))
+    world.land_at(0.5, (2, f"{never}:30"), source="payments")
+    world.run_hour(0)
+
+    assert world.hours() == [[minute("00:10", 1), f"{never}:00.000Z 1"]]
+
+
+def test_rows_that_are_late_from_the_first_on_are_no_interval_that_was_made(
+    tmp_path: Path, engine: SessionEngine
+) -> None:
+    """Spark's watermark begins with 1970, and no batch comes that has them."""
+    world = IntervalsWorld(tmp_path, "tests.state.transforms:by_minute", engine=engine, mode="append")
+    world.land_at(0.5, (1, "00:10:00"), (2, "1970-01-01T00:00:00"), (3, "1969-12-31T23:59:59"))
+    with pytest.raises(EngineError, match=r"1970-01-01T00:00:00Z or a time before.*\(2 rows\).*leave such rows out"):
+        world.run_hour(0)
+    assert world.hours() == []
+    world.transform = "tests.state.transforms:by_minute_of_now"
+    world.run_hour(0, try_number=2)
+
+    assert world.hours() == [[minute("00:10", 1)]]
+
+
 def test_rows_of_before_the_end_and_of_the_end_are_one_batch(tmp_path: Path, engine: SessionEngine) -> None:
     """Pairs are told when they are found, orders without a payment at the end."""
     world = IntervalsWorld(tmp_path, "tests.state.transforms:paid", engine=engine, mode="append")

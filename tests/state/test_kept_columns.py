@@ -16,7 +16,12 @@ import pytest
 
 from airflow_provider_microbatch.runtime.failure import BatchFailure
 from airflow_provider_microbatch.runtime.kept_columns import kept_columns
-from airflow_provider_microbatch.runtime.other_state import columns_told, refuse_moved_columns, refuse_moved_state
+from airflow_provider_microbatch.runtime.other_state import (
+    columns_told,
+    refuse_moved_columns,
+    refuse_moved_state,
+    refuse_passed_over,
+)
 from airflow_provider_microbatch.runtime.query_plan import SOURCE, Query
 from tests.state import exchanged, transforms
 from tests.state.exchanged import FILES
@@ -238,6 +243,33 @@ def test_operators_of_a_chain_that_change_places_are_seen(spark: SparkSession, t
     refuse_moved_state(placed(there), placed(back))
     with pytest.raises(BatchFailure, match=r"operators have changed places"):
         refuse_moved_columns(columns_told(look(there)), look(back))
+
+
+def test_an_older_spark_takes_lists_of_a_newer_ones_processor_for_something_else(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    laid = {"spark.sql.streaming.stateStore.rocksdb.mergeOperatorVersion": "2"}
+    batch = batch_of(spark, tmp_path, "orders")
+    lists, others = Query(exchanged.by_each_processor(batch)).nodes, Query(exchanged.once_by_each(batch)).nodes
+    refuse_passed_over(laid, (), others, kept_by="4.2.0")
+    refuse_passed_over(laid, laid, lists, kept_by="4.2.0")
+    refuse_passed_over(dict.fromkeys(laid, "1"), (), lists, kept_by="4.2.0")
+    with pytest.raises(BatchFailure, match=r"Spark 4\.2\.0 with \S+mergeOperatorVersion=2, .* take what TransformWith"):
+        refuse_passed_over(laid, (), lists, kept_by="4.2.0")
+
+
+def test_processors_of_a_chain_that_change_places_are_seen_by_their_code(spark: SparkSession, tmp_path: Path) -> None:
+    """Only the first of them has columns that come from a stream."""
+    there = exchanged.by_each_processor(batch_of(spark, tmp_path, "orders"))
+    again = exchanged.by_each_processor(batch_of(spark, tmp_path, "orders", id=8))
+    back = exchanged.by_each_processor(batch_of(spark, tmp_path, "orders", id=8), turned=True)
+    before = placed(there)
+    refuse_moved_state(before, placed(again))
+    refuse_moved_columns(columns_told(look(there)), look(back))
+    with pytest.raises(BatchFailure, match="have changed places"):
+        refuse_moved_state(before, placed(back))
+    # What an earlier version has told of them is less.
+    refuse_moved_state([[part[:-1] for part in place] for place in before], placed(back))
 
 
 @pytest.mark.parametrize("transform", CHAINS, ids=lambda transform: transform.__name__)

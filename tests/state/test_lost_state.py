@@ -54,7 +54,7 @@ def test_of_damaged_files_the_way_on_is_named_too(tmp_path: Path, engine: Sessio
         path.write_bytes(b"")
     world.land("3", 1)
     with pytest.raises(
-        CheckpointError, match=r"state of batch live/2, of which files in \S+ Spark cannot load"
+        CheckpointError, match=r"state of batch live/2, of which files are not in \S+ any more, or are none of Spark's"
     ) as lost:
         world.run(3)
     (_, typed, _) = str(lost.value).split("`")
@@ -63,6 +63,25 @@ def test_of_damaged_files_the_way_on_is_named_too(tmp_path: Path, engine: Sessio
     for number in range(4, 6):
         world.run(number)
     assert {number: rows[0]["count"] for number, rows in world.table().items()} == {0: 1, 1: 2, 2: 3, 3: 4}
+
+
+def test_a_file_of_state_that_is_cut_off_is_seen_before_a_batch_needs_it(
+    tmp_path: Path, engine: SessionEngine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = StatefulWorld(tmp_path, engine=engine)
+    for number in range(2):
+        world.land(str(number), 1)
+        world.run(number)
+    check = ["check", "--table", str(tmp_path / "checkpoint")]
+    assert main(check) == 0
+    newest = max((tmp_path / "checkpoint" / "state").rglob("2_*.changelog"))
+    newest.write_bytes(newest.read_bytes()[:-1])
+    capsys.readouterr()
+
+    assert main(check) == 1
+    told = capsys.readouterr().out
+    assert newest.name in told
+    assert "--to 0 --drop-output" in told
 
 
 def test_no_batch_is_named_that_no_rewind_goes_back_to(tmp_path: Path, engine: SessionEngine) -> None:

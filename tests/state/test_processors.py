@@ -119,8 +119,9 @@ def test_the_clock_of_timers_and_of_forgetting_is_that_of_the_plan(tmp_path: Pat
 
 def test_of_an_interval_all_timers_of_event_time_expire_at_its_end(tmp_path: Path, engine: SessionEngine) -> None:
     world = IntervalsWorld(tmp_path, OF + "visits", engine=engine, mode="append", **ONE)
-    world.land_at(0.5, (1, "00:10:00"), (1, "00:11:00"))
+    never = "9999-12-31T23:59:30"
+    world.land_at(0.5, (1, "00:10:00"), (1, "00:11:00"), (2, never))
     world.run_hour(0)
 
-    assert world.hours() == [["1 2 2 2023-11-15T00:10:00.000Z"]]
+    assert world.hours() == [["1 2 2 2023-11-15T00:10:00.000Z", f"2 1 1 {never}.000Z"]]
     assert world.left() == []

@@ -53,20 +53,26 @@ def test_a_transform_that_keeps_other_state_is_refused_and_the_one_of_before_goe
 
 
 class _Told(SessionEngine):
-    """Has each job told that the state was kept by Spark 4.0."""
+    """Has each job told something else of who has kept the state."""
+
+    def __init__(self, engine: SessionEngine, version: str, **conf: str) -> None:
+        super().__init__(engine._spark)
+        self._version, self._conf = version, {key.replace("__", "."): value for key, value in conf.items()}
 
     def start(self, handle: Handle, job: Job, code: Code) -> None:
         streaming = job.streaming
         if streaming is not None and streaming.before is not None:
             assert streaming.before["sparkVersion"] == self._spark.version
-            job = replace(job, streaming=replace(streaming, before={**streaming.before, "sparkVersion": "4.0.4"}))
+            conf = {**streaming.before["conf"], **self._conf}
+            before = {**streaming.before, "sparkVersion": self._version, "conf": conf}
+            job = replace(job, streaming=replace(streaming, before=before))
         super().start(handle, job, code)
 
 
 def test_state_that_another_spark_has_kept_is_refused_where_this_one_does_not_read_it(
     tmp_path: Path, engine: SessionEngine
 ) -> None:
-    world = StatefulWorld(tmp_path, OF + "counts", engine=_Told(engine._spark))
+    world = StatefulWorld(tmp_path, OF + "counts", engine=_Told(engine, "4.0.4"))
     world.land("a", 1)
     world.run(0)
     world.land("b", 1)
@@ -75,6 +81,29 @@ def test_state_that_another_spark_has_kept_is_refused_where_this_one_does_not_re
         EngineError, match=r"kept by Spark 4\.0\.4, and this is Spark 4\.1.*version of before; or begin"
     ):
         world.run(1)
+
+
+def test_state_that_a_newer_spark_lays_otherwise_is_refused_by_one_that_would_take_it_for_something_else(
+    tmp_path: Path, engine: SessionEngine
+) -> None:
+    """Each row would be told again. Of an aggregate it reads the state as it is."""
+    newer = _Told(engine, "4.3.0", spark__sql__dropDuplicates__deterministicKeyOrder__enabled="true")
+    for transform in ("once_by_five", "counts"):
+        (tmp_path / transform).mkdir()
+        world = StatefulWorld(
+            tmp_path / transform, OF + transform, engine=newer, mode="append" if "once" in transform else "update"
+        )
+        world.land("a", 1)
+        world.run(0)
+        world.land("b", 1)
+        if transform == "counts":
+            world.run(1)
+            continue
+        with pytest.raises(
+            EngineError, match=r"kept by Spark 4\.3\.0 with \S+KeyOrder\S+=true, .* take what Deduplicate"
+        ):
+            world.run(1)
+        assert list(world.table()) == [0]
 
 
 @pytest.mark.parametrize("versions", [("4.1.3", "4.2.0"), ("4.3.0", "4.1.3"), ("4.0.4", "4.0.1")], ids=str)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.runtime.batch import Batch
@@ -51,6 +52,15 @@ def once(batch: Batch) -> DataFrame:
     return batch.sources["orders"].dropDuplicates(["id"])
 
 
+def once_by_five(batch: Batch) -> DataFrame:
+    """Each row once, by five columns of one type."""
+    return (
+        batch.sources["orders"]
+        .selectExpr("id", *(f"id * {times} as times{times}" for times in range(2, 6)))
+        .dropDuplicates()
+    )
+
+
 def halves(batch: Batch) -> DataFrame:
     """Rows of odd and of even ids, so far."""
     return batch.sources["orders"].selectExpr("id % 2 as half").groupBy("half").count()
@@ -86,6 +96,12 @@ def by_minute(batch: Batch) -> DataFrame:
     rows = batch.sources["orders"].withWatermark("at", "30 seconds").dropDuplicates(["id", "at"])
     by = rows.groupBy(F.window("at", "1 minute")).count()
     return by.select(F.col("window.start").alias("minute"), F.col("count").alias("rows"))
+
+
+def by_minute_of_now(batch: Batch) -> DataFrame:
+    """The same without rows of before Spark's first watermark."""
+    orders = batch.sources["orders"].where("at > '1970-01-02'")
+    return by_minute(replace(batch, sources={"orders": orders}))
 
 
 def unpaid_by_minute(batch: Batch) -> DataFrame:
