@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
@@ -147,13 +147,18 @@ def slow_place(world: World, target: str, monkeypatch: pytest.MonkeyPatch) -> li
 
 def moments(root: Path, *, first: int = 1, step: int = 2) -> Iterator[int]:
     """Moments for :func:`killed_at` and :func:`at_change`; at each of them the folder is as it was at the beginning."""
+    yield from at_each(root, range(first, 400, step))
+    raise AssertionError("it does not come to an end")
+
+
+def at_each(root: Path, moments: Iterable[int]) -> Iterator[int]:
+    """These moments; at each of them the folder is as it was at the beginning."""
     kept = root.with_name(f"{root.name}-kept")
     shutil.copytree(root, kept, symlinks=True)
-    for moment in range(first, 400, step):
+    for moment in moments:
         yield moment
         shutil.rmtree(root)
         shutil.copytree(kept, root, symlinks=True)
-    raise AssertionError("it does not come to an end")
 
 
 def killed_at(moment: int, action: Callable[[], object], *, signs: bool = True) -> bool:
@@ -177,9 +182,9 @@ def at_change(moment: int, action: Callable[[], object], happen: Callable[[], ob
     if it came to that."""
     chances, happens = 0, False
 
-    def reach(owner: object) -> None:
+    def reach() -> None:
         nonlocal chances, happens
-        if happens or (not signs and isinstance(owner, PosixStore) and "leases" in owner.location.split("/")):
+        if happens:
             return
         chances += 1
         if chances == moment:
@@ -189,11 +194,46 @@ def at_change(moment: int, action: Callable[[], object], happen: Callable[[], ob
             finally:
                 happens = False
 
+    _watched(action, reach, signs=signs)
+    return chances >= moment
+
+
+def different_moments(root: Path, action: Callable[[], object]) -> list[int]:
+    """Moments for :func:`killed_at`, without signs of life, at which another world is left behind than at the moment
+    before, and a last one to which it does not come, since all is done. (Right before a change the world is mostly as
+    it was right behind the change before.) The folder is as it was at the beginning."""
+    kept = root.with_name(f"{root.name}-kept")
+    shutil.copytree(root, kept, symlinks=True)
+    seen = list[object]()
+    _watched(action, lambda: seen.append(_files(root)), signs=False)
+    shutil.rmtree(root)
+    kept.rename(root)
+    return [number for number in range(2, len(seen) + 1) if seen[number - 1] != seen[number - 2]] + [len(seen) + 1]
+
+
+def _files(root: Path) -> dict[str, tuple[int, int]]:
+    """What tells whether any file changes, but for signs of life."""
+    found = dict[str, tuple[int, int]]()
+    for folder, _, names in os.walk(root):
+        if "leases" not in folder.split("/"):
+            for path in (f"{folder}/{name}" for name in names):
+                status = os.lstat(path)
+                found[path] = (status.st_ino, status.st_mtime_ns)
+    return found
+
+
+def _watched(action: Callable[[], object], reach: Callable[[], None], *, signs: bool) -> None:
+    """Have ``reach`` called before each change and after it."""
+
+    def reached(owner: object) -> None:
+        if signs or not isinstance(owner, PosixStore) or "leases" not in owner.location.split("/"):
+            reach()
+
     def watched(real: Callable[..., object]) -> Callable[..., object]:
         def step(owner: object, *args: object, **kwargs: object) -> object:
-            reach(owner)
+            reached(owner)
             value = real(owner, *args, **kwargs)
-            reach(owner)
+            reached(owner)
             return value
 
         return step
@@ -203,7 +243,6 @@ def at_change(moment: int, action: Callable[[], object], happen: Callable[[], ob
             for name in names:
                 stack.enter_context(mock.patch.object(seam, name, watched(getattr(seam, name))))
         action()
-    return chances >= moment
 
 
 def checkpoint_files(root: Path) -> dict[str, bytes]:
