@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from unittest import mock
 
 import pytest
@@ -112,10 +112,13 @@ def expire(world: World) -> None:
 
 def expire_all(root: Path) -> None:
     """Whoever was killed, at any checkpoint below ``root``, counts as dead: its attempts, and its commands."""
-    for folder in root.rglob("leases"):
-        expire_leases(folder.parent)
-    for path in root.rglob("maintenance/leases/*/*"):
-        path.unlink(missing_ok=True)
+    for place, _, names in os.walk(root):
+        folder = Path(place)
+        if folder.name == "leases":
+            expire_leases(folder.parent)
+        elif folder.parts[-3:-1] == ("maintenance", "leases"):
+            for name in names:
+                (folder / name).unlink(missing_ok=True)
 
 
 def slow_place(world: World, target: str, monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
@@ -198,16 +201,25 @@ def at_change(moment: int, action: Callable[[], object], happen: Callable[[], ob
     return chances >= moment
 
 
+def moments_of(
+    root: Path, action: Callable[[], object], look: Callable[[Path], object] = lambda root: None
+) -> list[Any]:
+    """What a look at the folder tells at each moment, without signs of life, of an action to which nothing happens. The
+    folder is as it was at the beginning."""
+    kept = root.with_name(f"{root.name}-kept")
+    shutil.copytree(root, kept, symlinks=True)
+    seen = list[Any]()
+    _watched(action, lambda: seen.append(look(root)), signs=False)
+    shutil.rmtree(root)
+    kept.rename(root)
+    return seen
+
+
 def different_moments(root: Path, action: Callable[[], object]) -> list[int]:
     """Moments for :func:`killed_at`, without signs of life, at which another world is left behind than at the moment
     before, and a last one to which it does not come, since all is done. (Right before a change the world is mostly as
-    it was right behind the change before.) The folder is as it was at the beginning."""
-    kept = root.with_name(f"{root.name}-kept")
-    shutil.copytree(root, kept, symlinks=True)
-    seen = list[object]()
-    _watched(action, lambda: seen.append(_files(root)), signs=False)
-    shutil.rmtree(root)
-    kept.rename(root)
+    it was right behind the change before.)"""
+    seen = moments_of(root, action, _files)
     return [number for number in range(2, len(seen) + 1) if seen[number - 1] != seen[number - 2]] + [len(seen) + 1]
 
 
