@@ -15,7 +15,7 @@ from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.execution.execution import Execution
 from tests.execution.world import CODE, World, run_identity
 from tests.support.inline_engine import InlineEngine
-from tests.support.local_spark import end_jvm
+from tests.support.local_spark import another_jvm
 
 pytestmark = pytest.mark.spark
 
@@ -23,9 +23,8 @@ pytestmark = pytest.mark.spark
 @pytest.fixture(scope="module", autouse=True)
 def own_jvm() -> Iterator[None]:
     """As in the command's own process."""
-    end_jvm()
-    yield
-    end_jvm()
+    with another_jvm():
+        yield
 
 
 def everything(folder: Path) -> dict[str, bytes]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from unittest import mock
 
 import pytest
@@ -112,10 +112,13 @@ def expire(world: World) -> None:
 
 def expire_all(root: Path) -> None:
     """Whoever was killed, at any checkpoint below ``root``, counts as dead: its attempts, and its commands."""
-    for folder in root.rglob("leases"):
-        expire_leases(folder.parent)
-    for path in root.rglob("maintenance/leases/*/*"):
-        path.unlink(missing_ok=True)
+    for place, _, names in os.walk(root):
+        folder = Path(place)
+        if folder.name == "leases":
+            expire_leases(folder.parent)
+        elif folder.parts[-3:-1] == ("maintenance", "leases"):
+            for name in names:
+                (folder / name).unlink(missing_ok=True)
 
 
 def slow_place(world: World, target: str, monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
@@ -147,13 +150,18 @@ def slow_place(world: World, target: str, monkeypatch: pytest.MonkeyPatch) -> li
 
 def moments(root: Path, *, first: int = 1, step: int = 2) -> Iterator[int]:
     """Moments for :func:`killed_at` and :func:`at_change`; at each of them the folder is as it was at the beginning."""
+    yield from at_each(root, range(first, 400, step))
+    raise AssertionError("it does not come to an end")
+
+
+def at_each(root: Path, moments: Iterable[int]) -> Iterator[int]:
+    """These moments; at each of them the folder is as it was at the beginning."""
     kept = root.with_name(f"{root.name}-kept")
     shutil.copytree(root, kept, symlinks=True)
-    for moment in range(first, 400, step):
+    for moment in moments:
         yield moment
         shutil.rmtree(root)
         shutil.copytree(kept, root, symlinks=True)
-    raise AssertionError("it does not come to an end")
 
 
 def killed_at(moment: int, action: Callable[[], object], *, signs: bool = True) -> bool:
@@ -177,9 +185,9 @@ def at_change(moment: int, action: Callable[[], object], happen: Callable[[], ob
     if it came to that."""
     chances, happens = 0, False
 
-    def reach(owner: object) -> None:
+    def reach() -> None:
         nonlocal chances, happens
-        if happens or (not signs and isinstance(owner, PosixStore) and "leases" in owner.location.split("/")):
+        if happens:
             return
         chances += 1
         if chances == moment:
@@ -189,11 +197,55 @@ def at_change(moment: int, action: Callable[[], object], happen: Callable[[], ob
             finally:
                 happens = False
 
+    _watched(action, reach, signs=signs)
+    return chances >= moment
+
+
+def moments_of(
+    root: Path, action: Callable[[], object], look: Callable[[Path], object] = lambda root: None
+) -> list[Any]:
+    """What a look at the folder tells at each moment, without signs of life, of an action to which nothing happens. The
+    folder is as it was at the beginning."""
+    kept = root.with_name(f"{root.name}-kept")
+    shutil.copytree(root, kept, symlinks=True)
+    seen = list[Any]()
+    _watched(action, lambda: seen.append(look(root)), signs=False)
+    shutil.rmtree(root)
+    kept.rename(root)
+    return seen
+
+
+def different_moments(root: Path, action: Callable[[], object]) -> list[int]:
+    """Moments for :func:`killed_at`, without signs of life, at which another world is left behind than at the moment
+    before, and a last one to which it does not come, since all is done. (Right before a change the world is mostly as
+    it was right behind the change before.)"""
+    seen = moments_of(root, action, _files)
+    return [number for number in range(2, len(seen) + 1) if seen[number - 1] != seen[number - 2]] + [len(seen) + 1]
+
+
+def _files(root: Path) -> dict[str, tuple[int, int]]:
+    """What tells whether any file changes, but for signs of life."""
+    found = dict[str, tuple[int, int]]()
+    for folder, _, names in os.walk(root):
+        if "leases" not in folder.split("/"):
+            for path in (f"{folder}/{name}" for name in names):
+                status = os.lstat(path)
+                found[path] = (status.st_ino, status.st_mtime_ns)
+    return found
+
+
+def _watched(action: Callable[[], object], reach: Callable[[], None], *, signs: bool) -> None:
+    """Have ``reach`` called before each change and after it."""
+
+    def reached(owner: object) -> None:
+        if signs or not isinstance(owner, PosixStore) or "leases" not in owner.location.split("/"):
+            reach()
+
     def watched(real: Callable[..., object]) -> Callable[..., object]:
         def step(owner: object, *args: object, **kwargs: object) -> object:
-            reach(owner)
+            reached(owner)
             value = real(owner, *args, **kwargs)
-            reach(owner)
+            reached(owner)
             return value
 
         return step
@@ -203,7 +255,6 @@ def at_change(moment: int, action: Callable[[], object], happen: Callable[[], ob
             for name in names:
                 stack.enter_context(mock.patch.object(seam, name, watched(getattr(seam, name))))
         action()
-    return chances >= moment
 
 
 def checkpoint_files(root: Path) -> dict[str, bytes]:

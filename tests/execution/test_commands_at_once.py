@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_microbatch.exceptions import MicroBatchError
-from tests.execution.maintaining import at_change, expire_all, moments
+from tests.execution.maintaining import at_change, at_each, expire_all, moments_of
 from tests.execution.typed_commands import COMMANDS, Typed, checked, is_sound, rests, said, same
 from tests.execution.world import World
 
@@ -45,6 +45,8 @@ BESIDE: dict[str, Callable[[Typed, World], None]] = {
     "a run": _a_run,
     "the same, and runs": _two_runs_by_the_same,
 }
+STEP = 7
+"""Odd: moments before a change and behind it take turns."""
 NAMES = ("rewind", "set-offset back", "rename-source", "start-behind", "adopt", "repair", "copy")
 
 
@@ -54,21 +56,21 @@ NAMES = ("rewind", "set-offset back", "rename-source", "start-behind", "adopt", 
 def test_whoever_comes_at_any_change_of_it_nothing_is_lost_or_doubled_and_there_is_a_way_on(
     tmp_path: Path, given: Typed, first: int, beside: Callable[[Typed, World], None]
 ) -> None:
-    """Each comes at every fourth change; between them they leave none out."""
+    """Each comes at every seventh moment, before a change and behind one in turn, and no two of them at the same."""
     original = given.prepared(tmp_path / "world")
-    for moment in moments(tmp_path / "world", first=first, step=len(BESIDE)):
+    last = len(moments_of(tmp_path / "world", lambda: said(given.words(same(original)))))
+    assert last >= len(BESIDE), "it changes nothing"
+    for moment in at_each(tmp_path / "world", range(first, last + 1, STEP)):
         world = same(original)
         came = at_change(
             moment,
             lambda world=world: said(given.words(world)),  # type: ignore[misc]
             lambda world=world: beside(given, world),  # type: ignore[misc]
         )
+        assert came
         try:
             checked(given, world)
             is_sound(given, world, rests(given, world))
         except BaseException as error:
             error.add_note(f"met at {moment}")
             raise
-        if not came:
-            assert moment > first, "it changes nothing"
-            return

@@ -98,7 +98,7 @@ class Played(Counted):
 
 @pytest.mark.slow
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(moves=moves, version=st.sampled_from(["v1", "v2"]))
 def test_each_number_is_in_the_table_once(

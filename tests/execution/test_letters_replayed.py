@@ -66,10 +66,8 @@ class Letters(World):
         return sorted(row.id for row in self.spark.read.parquet(str(self.lake)).collect())
 
 
-@pytest.mark.parametrize("kind", ["json", "delta"])
-def test_letters_are_run_again_once(tmp_path: Path, spark: Any, kind: str) -> None:
-    table = str(tmp_path / "letters")
-    world = Letters(tmp_path, spark, DeltaSink(table) if kind == "delta" else FileSink(table, format=kind))
+def test_letters_are_run_again_once(tmp_path: Path, spark: Any) -> None:
+    world = Letters(tmp_path, spark, FileSink(str(tmp_path / "letters"), format="json"))
     world.land_lines("a", *LINES)
     world.run(0, world.engine)
     world.land_lines("b", '{"id": 5}')

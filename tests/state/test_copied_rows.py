@@ -17,7 +17,7 @@ from airflow_provider_microbatch.sources.python import PythonSource
 from tests.execution.world import run_identity
 from tests.state.stateful import SessionEngine, StatefulWorld
 from tests.support.delta_orders import OrdersOfDelta
-from tests.support.local_spark import end_jvm, local_spark
+from tests.support.local_spark import another_jvm, local_spark
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -42,8 +42,8 @@ def task() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def engine() -> Iterator[SessionEngine]:
     """Has the user's modules, as an engine ships them."""
-    end_jvm()  # Python workers that another session has left have not looked for them there
-    with local_spark() as session:
+    # Python workers that another session has left have not looked for them there.
+    with another_jvm(), local_spark() as session:
         session.sparkContext.addPyFile(str(STREAMS))
         yield SessionEngine(session)
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import CheckpointError, EngineError, IntervalError
+from airflow_provider_microbatch.runtime import streaming
 from airflow_provider_microbatch.sources.file import FileSource
 from tests.execution.intervals import backfill_run
+from tests.state.dying import dying
 from tests.state.intervals import IntervalsWorld, minute
 from tests.state.stateful import SessionEngine
 
@@ -33,11 +37,16 @@ def _killed(*given: object, **named: object) -> None:
     raise KeyError("killed")
 
 
+def _dying_the_second_time(step: Callable[..., Any]) -> Callable[..., Any]:
+    steps = iter([step, dying(step)])
+    return lambda *given: next(steps)(*given)
+
+
 def test_each_interval_begins_with_empty_state_and_tells_what_waits_for_the_watermark_at_its_end(
     tmp_path: Path, engine: SessionEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last minutes are not behind any watermark of data: a query of Spark's would tell them when more came. The
-    first attempt at an hour dies between its data and its end."""
+    first attempt at an hour dies between its data and its end, and the second one behind the stage of its end."""
     world = IntervalsWorld(tmp_path, "tests.state.transforms:by_minute", engine=engine, mode="append")
     world.land_at(0.5, (1, "00:10:00"), (1, "00:10:00"), (2, "00:50:00"))
     world.land_at(1.5, (1, "00:10:00"), (3, "01:30:00"))
@@ -45,8 +54,12 @@ def test_each_interval_begins_with_empty_state_and_tells_what_waits_for_the_wate
         patched.setattr("airflow_provider_microbatch.runtime.streaming.plan_end", _killed)
         with pytest.raises(EngineError, match="killed"):
             world.run_hour(1)
+    with monkeypatch.context() as patched:
+        patched.setattr(streaming, "_run", _dying_the_second_time(streaming._run))
+        with pytest.raises(EngineError, match="killed"):
+            world.run_hour(1, try_number=2)
     assert world.hours() == []
-    world.run_hour(1, try_number=2)
+    world.run_hour(1, try_number=3)
     world.run_hour(0)
 
     assert world.hours() == [[minute("00:10", 1), minute("00:50", 1)], [minute("00:10", 1), minute("01:30", 1)]]

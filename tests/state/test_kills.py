@@ -1,5 +1,5 @@
 """The driver is killed at named points; the next attempt makes the batch, and the table is that of an uninterrupted
-run."""
+run. Who dies in an interval is in ``test_intervals.py``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 
 from airflow_provider_microbatch.exceptions import EngineError
 from tests.execution.world import Killed
-from tests.state.intervals import IntervalsWorld, minute
 from tests.state.stateful import StatefulWorld
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -72,40 +71,3 @@ def test_a_task_that_dies_between_publish_and_commit_goes_on_from_what_it_publis
 
     assert world.table() == {0: [{"id": 1, "count": 1}], 1: [{"id": 1, "count": 2}]}
     assert not list((tmp_path / "checkpoint" / "streaming").iterdir())
-
-
-INTERVAL_KILLED = """
-import os, signal
-from pathlib import Path
-from pyspark.sql import functions as F
-from airflow_provider_microbatch.runtime import app, streaming
-
-FLAG = Path({flag!r})
-
-def transform(batch):
-    run_query = streaming.run_query
-    def killed_query(spark, job, result, write):
-        def killed_write(frame):
-            write(frame)
-            if not FLAG.exists():
-                FLAG.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
-        return run_query(spark, job, result, killed_write)
-    app.run_query = killed_query
-    orders = batch.sources["orders"].withWatermark("at", "30 seconds")
-    return orders.groupBy(F.window("at", "1 minute"), "id").count().select(F.col("window.start").alias("at"), "count")
-"""
-
-
-def test_a_driver_that_is_killed_in_an_interval_leaves_the_table_of_an_uninterrupted_run(tmp_path: Path) -> None:
-    """Behind the stage of its end; one that dies before it is in ``test_intervals.py``."""
-    world = IntervalsWorld(tmp_path, INTERVAL_KILLED.format(flag=str(tmp_path / "killed")), mode="append")
-    world.land_at(0.5, (1, "00:10:00"), (1, "00:10:30"), (2, "00:50:00"))
-    with pytest.raises(EngineError):
-        world.run_hour(0)
-    assert (tmp_path / "killed").exists()
-    assert world.hours() == []
-    world.run_hour(0, try_number=2)
-
-    assert world.hours() == [[minute("00:10", 2), minute("00:50", 1)]]
-    assert world.left() == []

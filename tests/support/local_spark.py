@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ def local_spark(
     what it starts with, a time zone say, every later session of the process would have too.
 
     :param jars: what it has beside Spark's own. A JVM takes jars when it starts, and passes over those of a session
-        that begins in it later: with jars it is started anew, and ends with the session.
+        that begins in it later: with jars there is one more, which ends with the session.
     """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -37,18 +37,30 @@ def local_spark(
     builder = SparkSession.builder.master(f"local[{cores}]").config("spark.ui.enabled", "false")
     for key, value in (conf or {}).items():
         builder = builder.config(key, value)
-    if jars:
-        end_jvm()
-        builder = builder.config("spark.jars", ",".join(map(str, jars)))
-    else:
-        SparkContext._ensure_initialized()
-    session = builder.getOrCreate()
-    try:
-        yield session
-    finally:
-        session.stop()
+    with another_jvm() if jars else nullcontext():
         if jars:
-            end_jvm()
+            builder = builder.config("spark.jars", ",".join(map(str, jars)))
+        else:
+            SparkContext._ensure_initialized()
+        session = builder.getOrCreate()
+        try:
+            yield session
+        finally:
+            session.stop()
+
+
+@contextmanager
+def another_jvm() -> Iterator[None]:
+    """The JVM of this process, if there is one, waits until another has ended: its code is warm."""
+    from pyspark import SparkContext
+
+    kept = SparkContext._gateway, SparkContext._jvm
+    SparkContext._gateway = SparkContext._jvm = None
+    try:
+        yield
+    finally:
+        end_jvm()
+        SparkContext._gateway, SparkContext._jvm = kept
 
 
 def end_jvm() -> None:
