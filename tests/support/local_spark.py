@@ -54,6 +54,10 @@ def local_spark(
         yield session
     finally:
         session.stop()
+        if jars:
+            # Clients of a bucket are kept by its name, with the settings of the session that has made them.
+            jvm: Any = SparkContext._jvm
+            jvm.org.apache.hadoop.fs.FileSystem.closeAll()
 
 
 def end_jvm() -> None:
