@@ -34,7 +34,7 @@ def test_an_archive_is_made_that_java_takes_and_is_used_while_it_is_whole(
     archive = folder / made["file"]
     assert archive.stat().st_size == made["bytes"]
 
-    assert f'-XX:SharedArchiveFile="{archive}"' in class_archive.with_archive(str(folder), {})["SPARK_SUBMIT_OPTS"]
+    assert f'"-XX:SharedArchiveFile={archive}"' in class_archive.with_archive(str(folder), {})["SPARK_SUBMIT_OPTS"]
 
     # Java would map what is left of it, and be killed by a signal when it reads beyond the end.
     archive.chmod(0o600)
