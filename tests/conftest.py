@@ -91,10 +91,24 @@ CATALOGS_SCOPE = "catalogs"
 _IN_CATALOGS = ("tests/contract/test_sink.py", "tests/sinks/test_iceberg_hive.py")
 
 
+JARS_SCOPES = {
+    "tests/sinks/test_delta_compaction_spark.py": "jars of Delta",
+    "tests/sinks/test_delta_merge_spark.py": "jars of Delta",
+    "tests/sources/test_delta_source_spark.py": "jars of Delta",
+    "tests/sinks/test_iceberg_spark.py": "jars of Iceberg",
+    "tests/sources/test_iceberg_source_spark.py": "jars of Iceberg",
+    "tests/sources/test_kafka_spark.py": "jars of Kafka's connector",
+    "tests/state/test_kafka.py": "jars of Kafka's connector",
+}
+"""Tests that share a JVM which has these jars: another one takes a core ten seconds and more until it is as quick."""
+
+
 def scope_of(nodeid: str) -> str:
-    """What runs in one worker: a file, so that its Spark session is started once; or all tests that run DAGs, or that
-    ask the same servers."""
+    """What runs in one worker: a file, so that its Spark session is started once; or all tests that run DAGs, that ask
+    the same servers, or whose Spark has the same jars."""
     path = nodeid.partition("::")[0]
+    if path in JARS_SCOPES:
+        return JARS_SCOPES[path]
     if path.startswith("tests/tables/test_spark_"):
         return METASTORE_SCOPE
     if path in _IN_CATALOGS:

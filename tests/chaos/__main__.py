@@ -15,7 +15,9 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.chaos.offspring import adopt_orphans, end_offspring
@@ -131,7 +133,7 @@ def _play_small(given: argparse.Namespace, folder: Path, tally: Tally, *, kills:
             return number < int(given.worlds)
         return tally.total < kills and time.monotonic() - began < given.seconds
 
-    with ProcessPoolExecutor(given.workers, initializer=_be_quiet) as pool:
+    with ProcessPoolExecutor(given.workers, initializer=_be_quiet) as pool, _ended_at_once():
         while wanted():
             many = given.workers * 2 if given.worlds is None else min(given.workers * 2, given.worlds - number)
             seeds = [f"{given.seed}/{number + offset}" for offset in range(many)]
@@ -141,6 +143,16 @@ def _play_small(given: argparse.Namespace, folder: Path, tally: Tally, *, kills:
             rate = tally.total / (time.monotonic() - began)
             wrong = ", ".join(f"{count} {name}" for name, count in tally.wrong.items()) or "nothing wrong"
             print(f"{tally.total} kills, {rate:.1f} a second, {wrong}", flush=True)
+
+
+@contextmanager
+def _ended_at_once() -> Iterator[None]:
+    """Who is interrupted waits for no world that is in the middle, as the pool would."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        end_offspring()
+        raise
 
 
 def _parser() -> argparse.ArgumentParser:

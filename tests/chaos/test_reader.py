@@ -19,7 +19,7 @@ def test_a_reader_sees_each_batch_once_at_every_read(tmp_path: Path) -> None:
         try:
             assert reader.stdout is not None
             assert reader.stdout.readline() == "reading\n"
-            tally = World(tmp_path, seed="reader").play(runs=15)
+            tally = World(tmp_path, seed="reader").play(runs=8)
             (tmp_path / "lake" / "_stop").touch()
             output, errors = reader.communicate(timeout=60)
         finally:
@@ -27,5 +27,5 @@ def test_a_reader_sees_each_batch_once_at_every_read(tmp_path: Path) -> None:
             reader.kill()
     assert reader.returncode == 0, errors
     assert not tally.bad, tally.text()
-    assert tally.counts["replays"] > 3
+    assert tally.counts["replays"] > 1
     assert int(output) > tally.counts["batches"]

@@ -11,11 +11,7 @@ import pytest
 
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.engines import class_archive
-from airflow_provider_microbatch.engines.spark_submit import SparkSubmitEngine
-from tests.engines.conftest import World
 from tests.environments import QUICK_JAVA
-
-SHARED = "org.apache.spark.deploy.SparkSubmit source: shared objects file (top)"
 
 
 @pytest.fixture(autouse=True)
@@ -26,26 +22,11 @@ def without_that_of_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-def use(monkeypatch: pytest.MonkeyPatch, folder: object) -> None:
-    connection = {"conn_type": "spark", "host": "local[1]", "extra": json.dumps({"class-archive": folder})}
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
-
-
-def classes_of(world: World, told: Path) -> str:
-    """Run one batch; return where its Java took its classes from."""
-    # The user's own options of Java stay.
-    options = {"SPARK_SUBMIT_OPTS": f"-Xlog:class+load:file={told}"}
-    world.engine = SparkSubmitEngine(conf={"spark.ui.enabled": "false"}, env_vars=options, grace_seconds=5)
-    job, code = world.job(None, [world.land("a.json", [{"id": 1}])], epoch=1)
-    world.engine.result(world.start(job, code))
-    assert world.sink.manifest(world.batch, 1) is not None
-    return told.read_text()
-
-
 @pytest.mark.spark
-def test_batches_take_their_classes_from_an_archive_that_is_whole(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_an_archive_is_made_that_java_takes_and_is_used_while_it_is_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """That a driver takes its classes from one is in test_spark_submit.py."""
     folder = tmp_path / "spark classes"
     quick = [f"--conf={setting}" for setting in ("spark.sql.shuffle.partitions=1", "spark.ui.enabled=false")]
     assert main(["class-archive", str(folder), "--json", *quick]) == 0
@@ -53,8 +34,7 @@ def test_batches_take_their_classes_from_an_archive_that_is_whole(
     archive = folder / made["file"]
     assert archive.stat().st_size == made["bytes"]
 
-    use(monkeypatch, str(folder))
-    assert SHARED in classes_of(world, tmp_path / "classes.log")
+    assert f'"-XX:SharedArchiveFile={archive}"' in class_archive.with_archive(str(folder), {})["SPARK_SUBMIT_OPTS"]
 
     # Java would map what is left of it, and be killed by a signal when it reads beyond the end.
     archive.chmod(0o600)

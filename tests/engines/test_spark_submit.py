@@ -18,10 +18,10 @@ import pytest
 
 from airflow_provider_microbatch.engines import packaging, processes
 from airflow_provider_microbatch.engines.spark_submit import SparkSubmitEngine
-from airflow_provider_microbatch.exceptions import EngineError
 from airflow_provider_microbatch.execution.engine import EngineState
 from airflow_provider_microbatch.runtime.job import Read, Requirements
 from tests.engines.conftest import World
+from tests.environments import QUICK_JAVA, spark_classes
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
@@ -47,6 +47,8 @@ def transform(batch):
     return orders.where("id > 1").select(twice("id").alias("id"), at.alias("at"), where.alias("where")).join(jars, "id")
 """
 
+SHARED = "org.apache.spark.deploy.SparkSubmit source: shared objects file (top)"
+
 
 def test_a_driver_has_what_its_job_says_and_leaves_a_stage_with_a_manifest(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -59,7 +61,15 @@ def test_a_driver_has_what_its_job_says_and_leaves_a_stage_with_a_manifest(
     for path in (jar, own):
         with zipfile.ZipFile(path, "w") as made:
             made.writestr("META-INF/MANIFEST.MF", "Manifest-Version: 1.0\n")
-    world.engine = SparkSubmitEngine(conf={"spark.ui.enabled": "false", "spark.jars": str(own)}, grace_seconds=5)
+    classes = tmp_path / "spark classes"
+    classes.symlink_to(spark_classes())
+    connection = {"conn_type": "spark", "host": "local[1]", "extra": json.dumps({"class-archive": str(classes)})}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+    # The user's own options of Java stay.
+    told = tmp_path / "classes.log"
+    options = {"SPARK_SUBMIT_OPTS": f"{QUICK_JAVA['SPARK_SUBMIT_OPTS']} -Xlog:class+load:file={told}"}
+    conf = {"spark.ui.enabled": "false", "spark.jars": str(own)}
+    world.engine = SparkSubmitEngine(conf=conf, env_vars=options, grace_seconds=5)
     monkeypatch.syspath_prepend(str(package.parent))
     requires = Requirements(modules=("travelling",), jars=(str(jar),))
     travelling = Read(reader="travelling.reader:read", arguments={"id": 4}, requires=requires)
@@ -88,11 +98,9 @@ def test_a_driver_has_what_its_job_says_and_leaves_a_stage_with_a_manifest(
     assert row == {"id": 4, "at": "2023-11-14T22:13:20.123000+00:00", "where": where}
     assert "driver.jar" in jars
     assert "own.jar" in jars, "what the user names stays"
+    assert SHARED in told.read_text(), "the connection names an archive of classes"
     assert not processes.find(handle["tag"])
     assert not packaging.folder_of(handle["tag"]).exists()
-
-
-SLOW = "from pathlib import Path\nimport time\ndef transform(batch):\n    Path({flag!r}).touch()\n    time.sleep(600)\n"
 
 
 def runs(process: psutil.Process) -> bool:
@@ -103,14 +111,26 @@ def runs(process: psutil.Process) -> bool:
         return False
 
 
-def test_a_secret_is_neither_in_an_argument_nor_in_the_log_and_cancel_ends_the_driver_and_its_python(
-    world: World, caplog: pytest.LogCaptureFixture
+LAUNCHER = """
+import json, logging, sys
+from airflow_provider_microbatch.engines.spark_submit import SparkSubmitEngine
+from airflow_provider_microbatch.execution.engine import Code
+from airflow_provider_microbatch.runtime.job import Job
+given = json.load(open(sys.argv[1]))
+logging.basicConfig(level=logging.DEBUG, force=True)
+engine = SparkSubmitEngine(**given["engine"])
+engine.start(given["handle"], Job.from_json(given["job"]), Code(files=tuple(given["files"])))
+engine.result(given["handle"])
+"""
+
+
+def test_a_secret_is_neither_in_an_argument_nor_in_the_log_and_another_process_ends_an_orphan_and_its_python(
+    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     secret = "hunter2 = \\ü: #!"
     conf = {"spark.ui.enabled": "false", "spark.hadoop.fs.s3a.secret.key": secret}
-    world.engine = SparkSubmitEngine(conf=conf, env_vars={"MY_TOKEN": "token-77"}, grace_seconds=5)
-    flag = world.landing.parent / "begun"
+    flag, said = tmp_path / "begun", tmp_path / "said.log"
     transform = world.transform(
         "import os, time\nfrom pathlib import Path\n"
         "def transform(batch):\n"
@@ -120,58 +140,34 @@ def test_a_secret_is_neither_in_an_argument_nor_in_the_log_and_cancel_ends_the_d
         "    time.sleep(600)\n"
     )
     job, code = world.job(transform, [world.land("a.json", [{"id": 1}])])
-    handle = world.start(job, code)
-    wait_until(lambda: flag.exists() or world.engine.poll(handle) is not EngineState.RUNNING)
+    handle = dict(world.engine.handle(pipeline="orders", key=world.key, epoch=1))
+    world.tags.append(handle["tag"])
+    engine = {"conf": conf, "env_vars": {"MY_TOKEN": "token-77"}}
+    given = tmp_path / "given.json"
+    given.write_text(json.dumps({"engine": engine, "handle": handle, "job": job.to_json(), "files": code.files}))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-c", LAUNCHER, str(given)]
+    with said.open("wb") as log, subprocess.Popen(command, env=environment, stdout=log, stderr=log) as task:
+        wait_until(lambda: flag.exists() or task.poll() is not None)
+        task.kill()
     assert flag.read_text() == secret + "token-77"
+    assert world.engine.poll(handle) is EngineState.RUNNING
     running = processes.find(handle["tag"])
-    names = {process.name() for process in running}
-    assert "java" in names
-    assert any(name.startswith("python") for name in names)
+    java = [process for process in running if process.name() == "java"]
+    assert {str(Path(f"/proc/{process.pid}/fd/0").readlink()) for process in java} == {"/dev/null"}
+    assert any(process.name().startswith("python") for process in running)
     assert all(process.pid != os.getpid() for process in running)
     arguments = " ".join(argument for process in running for argument in process.cmdline())
     folder = packaging.folder_of(handle["tag"])
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE((folder / "spark.properties").stat().st_mode) == 0o600
     assert world.engine.cancel(handle) is True
-    assert not any(runs(process) for process in running)
-    assert not folder.exists()
-    with pytest.raises(EngineError):
-        world.engine.result(handle)
-    assert world.engine.cancel(handle) is False
-    for hidden in ("hunter2", "token-77"):
-        assert hidden not in arguments
-        assert hidden not in caplog.text
-
-
-LAUNCHER = """
-import json, sys
-from airflow_provider_microbatch.engines.spark_submit import SparkSubmitEngine
-from airflow_provider_microbatch.execution.engine import Code
-from airflow_provider_microbatch.runtime.job import Job
-given = json.load(open(sys.argv[1]))
-engine = SparkSubmitEngine(conf={"spark.ui.enabled": "false"})
-engine.start(given["handle"], Job.from_json(given["job"]), Code(files=tuple(given["files"])))
-engine.result(given["handle"])
-"""
-
-
-def test_an_orphan_is_found_and_ended_by_another_process(world: World, tmp_path: Path) -> None:
-    flag = tmp_path / "begun"
-    job, code = world.job(world.transform(SLOW.format(flag=str(flag))), [world.land("a.json", [{"id": 1}])])
-    handle = dict(world.engine.handle(pipeline="orders", key=world.key, epoch=1))
-    world.tags.append(handle["tag"])
-    given = tmp_path / "given.json"
-    given.write_text(json.dumps({"handle": handle, "job": job.to_json(), "files": code.files}))
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    with subprocess.Popen([sys.executable, "-c", LAUNCHER, str(given)], env=environment) as task:
-        wait_until(lambda: flag.exists() or task.poll() is not None)
-        task.kill()
-    assert flag.exists()
-    assert world.engine.poll(handle) is EngineState.RUNNING
-    running = processes.find(handle["tag"])
-    stdins = {str(Path(f"/proc/{process.pid}/fd/0").readlink()) for process in running if process.name() == "java"}
-    assert stdins == {"/dev/null"}
-    assert world.engine.cancel(handle) is True
     assert world.engine.poll(handle) is EngineState.UNKNOWN
     assert not any(runs(process) for process in running)
-    assert not packaging.folder_of(handle["tag"]).exists()
+    assert not folder.exists()
+    assert world.engine.cancel(handle) is False
+    logged = said.read_text() + caplog.text
+    assert handle["tag"] in logged
+    for hidden in ("hunter2", "token-77"):
+        assert hidden not in arguments
+        assert hidden not in logged

@@ -1,4 +1,4 @@
-"""Jobs on a real Spark standalone cluster, a master and two workers, in client mode through both engines."""
+"""Jobs on a real Spark standalone cluster, a master and a worker, in client mode through both engines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.engines.conftest import World
 
 pytestmark = pytest.mark.spark
 
-# A Python function per row runs in the workers' Python: the user's module must have travelled there.
+# A Python function per row runs in the worker's Python: the user's module must have travelled there.
 SHOUT = """
 from pyspark.sql import functions as F
 def shout(text):
@@ -36,7 +36,7 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with ExitStack() as running:
         with pytest.MonkeyPatch.context() as patched:
             patched.setenv("JAVA_TOOL_OPTIONS", os.environ["SPARK_SUBMIT_OPTS"])
-            address = running.enter_context(standalone_cluster(tmp_path_factory.mktemp("cluster"), workers=2))
+            address = running.enter_context(standalone_cluster(tmp_path_factory.mktemp("cluster"), workers=1))
         yield address
 
 
@@ -54,7 +54,7 @@ def table(world: World) -> list[tuple[int, str]]:
     return sorted((row["id"], row["loud"]) for row in rows)
 
 
-def test_a_job_runs_on_a_standalone_cluster_and_its_python_reaches_the_workers(
+def test_a_job_runs_on_a_standalone_cluster_and_its_python_reaches_the_worker(
     world: World, shouting: tuple[Job, Code], master: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection = {"conn_type": "spark", "host": master.rpartition(":")[0], "port": int(master.rpartition(":")[2])}
@@ -72,7 +72,7 @@ def test_a_warm_engine_may_be_the_driver_of_a_standalone_cluster(
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # The server tells the workers which Python to run; on a cluster that is for its owner to say.
+    # The server tells the worker which Python to run; on a cluster that is for its owner to say.
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     folder = tmp_path_factory.mktemp("engine")
     folder.chmod(0o700)

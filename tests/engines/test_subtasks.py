@@ -18,7 +18,7 @@ from tests.support.spark_engine import SparkEngine
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-SPLITS, ROWS, AT = 6, 5, 5
+SPLITS, ROWS, AT = 3, 5, 2
 
 KILLED_AT = """
 import os, signal

@@ -47,7 +47,7 @@ def world(tmp_path: Path) -> World:
 
 
 def table(world: World) -> dict[int, list[int]]:
-    return {key.id: sorted(row["id"] for row in rows) for key, rows in batches_of(str(world.lake)).items()}
+    return {key.id: sorted(row["id"] for row in rows) for key, rows in batches_of(str(world.lake), apart=False).items()}
 
 
 def restore(world: World) -> None:
@@ -152,7 +152,7 @@ def test_the_lane_of_an_interval_misses_the_one_before_and_what_the_live_lane_ha
             world.backfill(hour(number), backfill_run(number, clear_number=clear))
     for number, clear in ((1, 1), (2, 1), (3, 0)):
         world.backfill(hour(number), backfill_run(number, clear_number=clear))
-    found = {key.lane: [row["id"] for row in rows] for key, rows in batches_of(str(world.lake)).items()}
+    found = {key.lane: [row["id"] for row in rows] for key, rows in batches_of(str(world.lake), apart=False).items()}
     assert found == {lane_of(hour(number)): [number] for number in range(4)}
 
 

@@ -109,7 +109,7 @@ def lose_the_newest(world: TopicWorld) -> tuple[DeltaSink, KafkaSink]:
 
 
 def in_the_lake(world: TopicWorld) -> list[int]:
-    return sorted(row["id"] for rows in batches_of(str(world.lake)).values() for row in rows)
+    return sorted(row["id"] for rows in batches_of(str(world.lake), apart=False).values() for row in rows)
 
 
 def test_no_way_is_named_that_the_topic_refuses_to_bring_back_what_a_table_beside_it_has_lost(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_a_table_that_gets_a_rule_while_the_job_runs_keeps_the_topic_without_the
     assert world.ids() == [0]
     world.run(1, judging(world), try_number=2)
     assert world.ids() == [0, 1]
-    assert batches_of(str(world.lake)).keys() == {BatchKey(LIVE, 0), BatchKey(LIVE, 1)}
+    assert batches_of(str(world.lake), apart=False).keys() == {BatchKey(LIVE, 0), BatchKey(LIVE, 1)}
 
 
 def test_one_that_gets_it_behind_the_topic_names_what_leads_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,4 +208,4 @@ def test_one_that_gets_it_behind_the_topic_names_what_leads_on(tmp_path: Path, m
     world.run(1, try_number=3)
     constrain(world)
     assert world.ids() == [0, 1]
-    assert batches_of(str(world.lake)).keys() == {BatchKey(LIVE, 0), BatchKey(LIVE, 1)}
+    assert batches_of(str(world.lake), apart=False).keys() == {BatchKey(LIVE, 0), BatchKey(LIVE, 1)}

@@ -15,7 +15,6 @@ from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.runtime import report
 from airflow_provider_microbatch.runtime.failure import BatchFailure
 from airflow_provider_microbatch.runtime.kafka_records import write
-from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.kafka import KafkaSink
 from airflow_provider_microbatch.sinks.kafka.opened import OpenKafka
 from airflow_provider_microbatch.sources.file import FileSource
@@ -125,65 +124,40 @@ def test_a_value_of_json_needs_a_column(spark: Any, tmp_path: Path) -> None:
         write(spark.sql("SELECT 'a' AS key"), {"path": f"file://{tmp_path}/stage", "format": "parquet", "json": True})
 
 
-def test_batches_go_through_operator_and_spark_submit(
+def test_a_batch_and_its_dead_letters_go_through_operator_and_spark_submit(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    folder = world.folder
+    folder, letters = world.folder, World.make(world.folder)
     monkeypatch.setenv("AIRFLOW_CONN_KAFKA_SECURED", json.dumps({"conn_type": "kafka", "extra": kafka.running().login}))
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]"}))
     (folder / "bundle").mkdir()
     (folder / "bundle" / "orders.py").write_text(TRANSFORM)
     (folder / "landing").mkdir()
+    (folder / "landing" / "a.json").write_text('{"id": 0, "total": 1.5}\n{"id": "no number"}\n')
     pipeline = Pipeline(
         "orders",
         checkpoint=str(folder / "checkpoints" / "orders"),
         sources={"orders": FileSource(str(folder / "landing"), format="json", schema="id long, total double")},
         sink=KafkaSink(world.topic, conn_id="kafka_secured", stages=str(folder / "stages")),
+        dead_letters=KafkaSink(
+            letters.topic, conn_id="kafka_secured", stages=str(folder / "stages of letters"), value="json"
+        ),
         transform="orders.py:transform",
     )
     operator = MicroBatchOperator(
         task_id="micro_batch", pipeline=pipeline, conn_id="spark_default", conf={"spark.ui.enabled": "false"}
     )
     caplog.set_level("DEBUG")
-    for number in range(2):
-        (folder / "landing" / f"{number}.json").write_text(json.dumps({"id": number, "total": 1.5}) + "\n")
-        summary = operator.execute(context(folder / "bundle", number=number))
-        assert (summary["state"], summary["rows_out"]) == ("committed", 1)
-    records = sorted(world.records(), key=lambda one: one.headers["microbatch-batch"])
-    assert [(one.key, json.loads(one.value or b"")) for one in records] == [
-        (b"0", {"id": 0, "total": 1.5}),
-        (b"1", {"id": 1, "total": 1.5}),
-    ]
-    assert of(records, "microbatch-batch") == ["live/0", "live/1"]
+    summary = operator.execute(context(folder / "bundle"))
+    assert (summary["state"], summary["rows_out"]) == ("committed", 1)
+    (record,), (letter,) = world.records(), letters.records()
+    assert (record.key, json.loads(record.value or b"")) == (b"0", {"id": 0, "total": 1.5})
+    assert record.headers["microbatch-batch"] == "live/0"
+    told = json.loads(letter.value or b"")
+    assert (told["batch"], told["kind"], told["source"]) == ("live/0", "unparsed", "orders")
+    assert json.loads(told["raw"]) == {"id": "no number"}
     stored = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
     for secret in (PASSWORD, json.dumps(PASSWORD)[1:-1]):
         assert secret.encode() not in stored
         assert secret not in caplog.text
     assert list((folder / "stages").rglob("*.parquet")) == []
-
-
-def test_dead_letters_go_to_a_topic(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = world.folder
-    monkeypatch.setenv(
-        "AIRFLOW_CONN_KAFKA",
-        json.dumps({"conn_type": "kafka", "extra": {"bootstrap.servers": kafka.running().address}}),
-    )
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]"}))
-    (folder / "bundle").mkdir()
-    (folder / "landing").mkdir()
-    (folder / "landing" / "a.json").write_text('{"id": 1}\n{"id": "no number"}\n')
-    pipeline = Pipeline(
-        "orders",
-        checkpoint=str(folder / "checkpoints" / "orders"),
-        sources={"orders": FileSource(str(folder / "landing"), format="json", schema="id long")},
-        sink=FileSink(str(folder / "lake"), format="json"),
-        dead_letters=KafkaSink(world.topic, conn_id="kafka", stages=str(folder / "stages"), value="json"),
-    )
-    operator = MicroBatchOperator(
-        task_id="micro_batch", pipeline=pipeline, conn_id="spark_default", conf={"spark.ui.enabled": "false"}
-    )
-    assert operator.execute(context(folder / "bundle"))["state"] == "committed"
-    (letter,) = world.records()
-    told = json.loads(letter.value or b"")
-    assert (told["batch"], told["kind"], told["source"]) == ("live/0", "unparsed", "orders")
-    assert json.loads(told["raw"]) == {"id": "no number"}

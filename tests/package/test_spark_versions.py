@@ -1,5 +1,5 @@
-"""Every Spark that the README names runs a batch from plan to commit: our runtime, shipped by this environment, under
-the spark-submit of the other.
+"""Every other Spark that the README names runs a batch from plan to commit: our runtime, shipped by this environment,
+under the spark-submit of the other. The locked one does so in tests of every kind.
 
 4.0 and 4.1 may lie beside the package; later ones, which not every connector has jars for, run on the cluster's side.
 """
@@ -10,7 +10,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from uuid import uuid4
 
@@ -34,7 +33,8 @@ from tests.environments import spark_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKED = "4.1.3"
-BESIDE = ("4.0.4", LOCKED)
+OTHERS = ("4.0.4",)
+BESIDE = (*OTHERS, LOCKED)
 CLUSTER_ONLY = ("4.2.0", "4.3.0")
 
 TRANSFORM = """
@@ -89,12 +89,8 @@ class OtherSpark:
         return False
 
 
-def python_of(version: str) -> Path:
-    return Path(sys.executable) if version == LOCKED else spark_environment(version)
-
-
 @pytest.mark.spark
-@pytest.mark.parametrize("version", [*BESIDE, *CLUSTER_ONLY])
+@pytest.mark.parametrize("version", [*OTHERS, *CLUSTER_ONLY])
 def test_a_batch_runs_from_plan_to_commit(version: str, tmp_path: Path) -> None:
     landing = tmp_path / "landing"
     landing.mkdir()
@@ -111,7 +107,7 @@ def test_a_batch_runs_from_plan_to_commit(version: str, tmp_path: Path) -> None:
     code, transform = resolve_code(pipeline.transform, base=tmp_path)
     summary = Execution(pipeline=pipeline, checkpoint=checkpoint).run(
         run=RunIdentity(dag_id="orders", run_id="run-0", task_id="micro_batch"),
-        engine=OtherSpark(python_of(version)),
+        engine=OtherSpark(spark_environment(version)),
         code=code,
         transform=transform,
         should_stop=lambda: False,

@@ -6,6 +6,7 @@ import logging
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import ForeignBatchError, SinkError
 from airflow_provider_microbatch.sinks import ExpectedBatch, OpenSink, SinkContext
+from airflow_provider_microbatch.sinks.postgres import open as opened
 from airflow_provider_microbatch.sinks.postgres.kin import Kin
 from airflow_provider_microbatch.sinks.postgres.open import OpenPostgres
 from airflow_provider_microbatch.sinks.postgres.records import Records
@@ -112,14 +114,15 @@ def test_nor_is_one_published_that_was_loaded_while_the_other_was_published(
     )
     stage(first, 1, of_first)
     stage(second, 1, of_second)
-    add = Records.add_stage
+    load = opened.load
 
-    def published_meanwhile(*given: object) -> None:
-        monkeypatch.setattr(Records, "add_stage", add)
-        add(*given)  # type: ignore[arg-type]
+    def published_meanwhile(*given: Any, **named: Any) -> int:
+        """When the second holds no more than its stage table: the first is not kept waiting."""
+        monkeypatch.setattr(opened, "load", load)
         first.publish(expect(**of_first), 1)
+        return load(*given, **named)
 
-    monkeypatch.setattr(Records, "add_stage", published_meanwhile)
+    monkeypatch.setattr(opened, "load", published_meanwhile)
     with pytest.raises(
         ForeignBatchError, match=rf"of pipeline '{of_first['pipeline']}' is in .* Nothing was published"
     ):

@@ -85,7 +85,7 @@ def test_a_batch_of_spark_submit_goes_from_bucket_to_bucket_and_keeps_the_keys_n
 ) -> None:
     client, top = object_store.client(), f"{BUCKET}/{str(tmp_path).strip('/')}"
     for number in range(3):
-        key = f"{str(tmp_path).strip('/')}/landing/{number}.json"
+        key = f"{str(tmp_path).strip('/')}/landing/day={number}/a b:{number}.json"
         client.put_object(Bucket=BUCKET, Key=key, Body=f'{{"id": {number}}}\n'.encode())
     (tmp_path / "bundle").mkdir()
     pipeline = Pipeline(
@@ -104,7 +104,8 @@ def test_a_batch_of_spark_submit_goes_from_bucket_to_bucket_and_keeps_the_keys_n
     summary = operator.execute(context(tmp_path / "bundle"))
     assert (summary["state"], summary["rows_out"]) == ("committed", 3)
     rows = read_table(spark, f"s3a://{top}/orders").collect()
-    assert sorted((row.id, row.lane, row.batch_id) for row in rows) == [(number, "live", 0) for number in range(3)]
+    found_of = sorted((row.id, row.day, row.lane, row.batch_id) for row in rows)
+    assert found_of == [(number, number, "live", 0) for number in range(3)]
     stored = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     for key in object_store.keys(tmp_path):
         found = client.get_object(Bucket=BUCKET, Key=f"{str(tmp_path).strip('/')}/{key}")

@@ -111,21 +111,23 @@ def read(topic: str, *, isolation: str = "read_committed", partitions: int = 2) 
     found, ended = list[Found](), set[int]()
     with consuming(topic, isolation=isolation, partitions=partitions) as consumer:
         while len(ended) < partitions:
-            for message in consumer.consume(500, timeout=1.0):
-                if message.error() is not None:
-                    ended.add(message.partition())
-                    continue
-                names = [name for name, _ in message.headers() or ()]
-                assert len(set(names)) == len(names), "each header once"
-                found.append(
-                    Found(
-                        key=message.key(),
-                        value=message.value(),
-                        headers={name: (value or b"").decode() for name, value in message.headers() or ()},
-                        partition=message.partition(),
-                        offset=message.offset(),
-                    )
+            message = consumer.poll(1.0)  # consume() would wait for more to its end
+            if message is None:
+                continue
+            if message.error() is not None:
+                ended.add(message.partition())
+                continue
+            names = [name for name, _ in message.headers() or ()]
+            assert len(set(names)) == len(names), "each header once"
+            found.append(
+                Found(
+                    key=message.key(),
+                    value=message.value(),
+                    headers={name: (value or b"").decode() for name, value in message.headers() or ()},
+                    partition=message.partition(),
+                    offset=message.offset(),
                 )
+            )
     return sorted(found, key=lambda one: (one.partition, one.offset))
 
 
