@@ -342,9 +342,9 @@ MUTATIONS = [
     Mutation(
         name="a rewind of letters asks what the sources have given up",
         why="letters that were run again after a backup stay in the way where a source has clean_source",
-        file="upkeep/commands/rewind.py",
-        old="{} if self._name == LETTERS else self._recorded.arguments()",
-        new="{} if self._name.isupper() else self._recorded.arguments()",
+        file="upkeep/commands/given_up.py",
+        old="{} if lane == LETTERS else recorded.arguments()",
+        new="{} if lane.isupper() else recorded.arguments()",
         tests=(ONCE,),
     ),
     Mutation(

@@ -215,8 +215,8 @@ MUTATIONS = [
     Mutation(
         name="after a restore a rewind does not look at what was taken",
         why="batches are taken out of the table whose rows are nowhere else",
-        file="upkeep/commands/rewind.py",
-        old='            if why is not None:\n                raise MaintenanceError(f"source {name!r}: {why}")\n',
+        file="upkeep/commands/given_up.py",
+        old='        if why is not None:\n            raise MaintenanceError(f"source {name!r}: {why}")\n',
         new="",
         tests=("tests/execution/test_whose_batch.py",),
     ),

@@ -23,9 +23,9 @@ MUTATIONS = [
     Mutation(
         name="a rewind does not say what it loses for good",
         why="who allows it for one source loses rows of another, and nobody is told",
-        file="upkeep/commands/rewind.py",
-        old="        if cleaning:\n            self._drafting.note(",
-        new="        if False:\n            self._drafting.note(",
+        file="upkeep/commands/given_up.py",
+        old="    drafting.note(f",
+        new="    str(f",
         tests=("tests/execution/test_whose_batch.py",),
     ),
     Mutation(
