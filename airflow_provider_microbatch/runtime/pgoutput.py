@@ -6,7 +6,7 @@ Format: https://www.postgresql.org/docs/current/protocol-logicalrep-message-form
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -73,6 +73,10 @@ class Relation:
     schema: str
     name: str
     columns: tuple[Column, ...]
+
+    def tells(self, names: Collection[str]) -> bool:
+        """Whether these columns are of the replica identity."""
+        return {column.name for column in self.columns if column.is_told}.issuperset(names)
 
 
 @dataclass(frozen=True, kw_only=True)

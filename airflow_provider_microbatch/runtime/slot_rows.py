@@ -62,6 +62,8 @@ class ChangedRows:
         self._start: int = arguments["start"] or 0
         self._end: int = arguments["end"]
         self._relation: Relation | None = None
+        self._parts: dict[int, Relation] = {}
+        self._learned: list[Relation] = []  # since the last change
         self._form: Form | None = None
         self.changes = 0
         """Number of changes so far; one that moves a row to another key is one change, and two rows."""
@@ -82,12 +84,26 @@ class ChangedRows:
                 begun = None
             elif isinstance(message, Relation):
                 # Also of a transaction that is passed over: the plugin tells a form once.
-                if message.id == self._oid:
-                    self._relation, self._form = message, None
-            elif begun is not None and message is not None and self._is_ours(message):
-                self.changes += 1
-                for operation, values in self._rows(message):
-                    yield (*values, operation, begun.lsn, next(numbers), begun.committed)
+                self._learn(message)
+            elif message is not None:
+                self._know_part(message)
+                if begun is not None and self._is_ours(message):
+                    self.changes += 1
+                    for operation, values in self._rows(message):
+                        yield (*values, operation, begun.lsn, next(numbers), begun.committed)
+
+    def _learn(self, form: Relation) -> None:
+        if form.id == self._oid:
+            self._relation, self._form = form, None
+        self._learned.append(form)
+
+    def _know_part(self, change: Change) -> None:
+        """A form that was told behind that of the table, before a change of the table's, is that of the partition which
+        has the row. Of a TRUNCATE, which tells the forms of all that it empties, it is that of another table."""
+        is_of_row = not isinstance(change, Truncate) and change.relation == self._oid
+        if is_of_row and [form.id == self._oid for form in self._learned] == [True, False]:
+            self._parts[self._learned[1].id] = self._learned[1]
+        self._learned.clear()
 
     def _is_ours(self, change: Change) -> bool:
         return self._oid in (change.relations if isinstance(change, Truncate) else (change.relation,))
@@ -126,11 +142,17 @@ class ChangedRows:
 
         :param old: of a change; None: what it tells of the old row is as in the new one.
         """
-        if not form.tells_key if old is None else None in form.key(old):
+        if not self._tells_key() if old is None else None in form.key(old):
             raise self._error(
                 f"was changed while its replica identity had not the whole key ({', '.join(self._key)}), so that the "
                 f"log does not tell which row it was. {_FROM_THEN_ON}"
             )
+
+    def _tells_key(self) -> bool:
+        """Whether a change that leaves out the old row has left the key as it was. Changes of partitions come under the
+        name of their table, whose own replica identity says nothing of theirs."""
+        told = self._parts.values() or [self._relation]
+        return all(one is not None and one.tells(self._key) for one in told)
 
     def _new_form(self) -> Form:
         relation = self._relation
@@ -152,9 +174,7 @@ class ChangedRows:
         if lacking:
             raise self._error(f"had no column {', '.join(lacking)} when this was changed, which is its key here")
         places = [(name, there[name][0] if name in there else None, reader_of(type)) for name, type in self._columns]
-        key = [there[name][0] for name in self._key]
-        tells_key = all(relation.columns[place].is_told for place in key)
-        return Form(places, key=key, tells_key=tells_key, error=self._error)
+        return Form(places, key=[there[name][0] for name in self._key], error=self._error)
 
     def _error(self, text: str) -> SlotError:
         return SlotError(f"source {self._name!r}: {self._table} {text}.")
@@ -165,7 +185,6 @@ class Form:
 
     :param places: name, place, and reader of each; a place of None: the table did not have the column then.
     :param key: places of the key.
-    :param tells_key: whether a change that leaves out the old row has left the key as it was.
     """
 
     def __init__(
@@ -173,13 +192,11 @@ class Form:
         places: Sequence[tuple[str, int | None, Callable[[str], Any]]],
         *,
         key: Sequence[int],
-        tells_key: bool,
         error: Callable[[str], SlotError],
     ) -> None:
         self._places = places
         self._key = key
         self._error = error
-        self.tells_key = tells_key
 
     def key(self, values: Values) -> list[Value]:
         return [values[place] for place in self._key]

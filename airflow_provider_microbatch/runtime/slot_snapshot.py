@@ -48,7 +48,6 @@ def rows_of(arguments: Mapping[str, Any], number: int) -> Iterator[Row]:
     form = Form(
         [(column, copied.get(column), reader_of(type)) for column, type in arguments["columns"]],
         key=[],
-        tells_key=True,
         error=lambda text: SlotError(f"source {arguments['name']!r}: line {found + 1:,} of {path} {text}."),
     )
     with path.open(encoding="utf-8") as lines:

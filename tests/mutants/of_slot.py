@@ -331,8 +331,16 @@ MUTATIONS = [
         name="what an update leaves out of the old row is as in the new one",
         why="a row that moved to another key, under another replica identity, is in the copy twice",
         file="runtime/slot_rows.py",
-        old="        if not form.tells_key if old is None else None in form.key(old):\n",
+        old="        if not self._tells_key() if old is None else None in form.key(old):\n",
         new="        if old is not None and None in form.key(old):\n",
+        tests=(SLOT,),
+    ),
+    Mutation(
+        name="a partition's replica identity is that of its table",
+        why="a row of it that moved to another key is in the copy twice, and tables that tell all are refused",
+        file="runtime/slot_rows.py",
+        old="        told = self._parts.values() or [self._relation]\n",
+        new="        told = [self._relation]\n",
         tests=(SLOT,),
     ),
 ]

@@ -101,6 +101,19 @@ def test_a_row_that_moves_to_another_key_is_deleted_there_and_inserted_here() ->
     assert [row[2] for row in rows(transaction(10, form(), kept))] == ["update"]
 
 
+def test_forms_of_tables_that_are_emptied_or_changed_beside_it_are_none_of_its_partitions() -> None:
+    other = Relation(id=8, schema="public", name="other", columns=(Column(name="id", type=20, is_told=False),))
+    update = Update(relation=7, old=None, new=("1", "b"))
+    for between in (
+        (form(), other, Truncate(relations=(7, 8))),
+        (form(), insert("1"), other, Insert(relation=8, new=("1",))),
+        (other, Insert(relation=8, new=("1",)), form(), insert("1")),
+    ):
+        assert rows(transaction(10, *between, update), on_truncate="row")[-1][:3] == (1, "b", "update")
+    with pytest.raises(SlotError, match="had not the whole key"):
+        rows(transaction(10, form(), other, insert("1"), update))
+
+
 def test_what_an_update_left_as_it_was_is_taken_from_the_old_row_and_never_guessed() -> None:
     update = Update(relation=7, old=("1", "large"), new=("1", UNCHANGED))
     assert rows(transaction(10, form(), update))[0][:2] == (1, "large")

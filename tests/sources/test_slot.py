@@ -404,6 +404,31 @@ def test_changes_of_partitions_are_those_of_their_table(table: SlotTable, opened
     assert found == [("insert", 1, "x"), ("insert", 11, "x"), ("delete", 1, "x"), ("insert", 12, "x")]
 
 
+def test_of_a_partition_its_own_replica_identity_counts(table: SlotTable, opened: Callable[..., OpenSource]) -> None:
+    table.execute(
+        "DROP TABLE orders",
+        "CREATE TABLE orders (id bigint PRIMARY KEY, no int NOT NULL) PARTITION BY RANGE (id)",
+        "CREATE TABLE low PARTITION OF orders FOR VALUES FROM (0) TO (1000)",
+        "CREATE UNIQUE INDEX low_no ON low (no)",
+        "ALTER TABLE orders REPLICA IDENTITY NOTHING",
+        f'ALTER PUBLICATION "{PUBLICATION}" ADD TABLE orders',
+        f'ALTER PUBLICATION "{PUBLICATION}" SET (publish_via_partition_root)',
+    )
+    source = opened(schema="id long, no int")
+    source.check()
+    table.execute("INSERT INTO orders VALUES (1, 1)", "UPDATE orders SET no = 2", "UPDATE orders SET id = 3")
+    first = source.latest_offset(None)
+    assert [row["_op"] for row in source.rows(None, first)] == ["insert", "update", "delete", "insert"]
+    table.execute(
+        "ALTER TABLE low REPLICA IDENTITY USING INDEX low_no",
+        "UPDATE orders SET id = 60",
+        "ALTER TABLE low REPLICA IDENTITY FULL",
+    )
+    second = source.latest_offset(first)
+    with pytest.raises(SlotError, match=r"had not the whole key \(id\)"):
+        list(source.rows(first, second))
+
+
 def test_large_values_that_an_update_leaves_are_told_whole(table: SlotTable, opened: Callable[..., OpenSource]) -> None:
     source, large = opened(schema="id long, note string, more int"), "ü" * 5000
     table.execute("ALTER TABLE orders ADD more int", "ALTER TABLE orders ALTER note SET STORAGE EXTERNAL")
