@@ -45,7 +45,9 @@ _TAKEN_BY = {
 }
 _NOT_OF_TEXT = {name for types in _TAKEN_BY.values() for name in types} - {"jsonb", "json"}
 """A text that is no number would fail the load at some row, some day: the transform has to cast it."""
-_CUTS_TEXT = re.compile(r'name|"char"|(interval|time)\(\d\).*|interval [a-z ]+(\(\d\))?')
+_CUTS_TEXT = re.compile(
+    r'(name|"char"|(interval|time)\([0-5]\).*|interval (?!.*second)[a-z ]+|interval .*second\([0-5]\))(\[\])*'
+)
 """PostgreSQL cuts a text to their length, or rounds it, without a word."""
 _SIZED = re.compile(r"(\w+)\((\d+)(?:,\s*(-?\d+))?\)")
 _DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
