@@ -161,6 +161,16 @@ class ObjectPlace(Place):
             found = dict(zip(paths, pool.map(self.look, paths), strict=True))
         return lambda path: found[path] if path in found else self.look(path)
 
+    def is_mark(self, file: PlannedFile) -> bool:
+        """Whether it is the object whose key has a slash more, which a listing alone cannot tell. Takes a request."""
+        key = self._key(file.path)
+        with self._telling():
+            found = next(self._bucket.objects(key, page=1), None)
+        if found is None or found["path"] != key:
+            return False
+        there = self._found(found)
+        return file.is_as_planned(there.size, there.mtime_ns, there.etag)
+
     def check_readable(self, path: str) -> None:
         """A colon in a name does not matter, unless Hadoop has to escape glob characters in the path: then Hadoop looks
         for the name by a walk, which takes the text before the colon for a scheme."""

@@ -389,7 +389,7 @@ class OpenFileSource(OpenSource):
             on_missing=self._source.on_missing,
             on_changed=self._source.on_changed,
             cleaned=cleaned.done,
-            put_back=self._place.put_back,
+            place=self._place,
         )
 
     def _cleaned(self) -> Cleaning:

@@ -54,6 +54,10 @@ class Place(ABC):
         """Return :meth:`look` for a caller that is about to look at these paths."""
         return self.look
 
+    def is_mark(self, file: PlannedFile) -> bool:
+        """Whether a planned file that is not there never was: what was listed marks a folder, and is no data."""
+        return False
+
     @abstractmethod
     def check_readable(self, path: str) -> None:
         """Raise for a file that Spark cannot read, before it is planned."""

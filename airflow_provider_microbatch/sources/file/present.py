@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,9 @@ from airflow_provider_microbatch.exceptions import SourceChangedError
 from airflow_provider_microbatch.sources.file.cleaning import Cleaning, Entries
 from airflow_provider_microbatch.sources.file.listing import FoundFile, is_partition
 from airflow_provider_microbatch.sources.file.log import PlannedFile
+from airflow_provider_microbatch.sources.file.place import Place
+
+log = logging.getLogger(__name__)
 
 _NAMED = 5
 """Number of files of each kind that a message names."""
@@ -189,7 +193,7 @@ def usable(
     on_missing: str,
     on_changed: str,
     cleaned: Entries,
-    put_back: str,
+    place: Place,
 ) -> list[Located]:
     """The files that may be read.
 
@@ -197,7 +201,8 @@ def usable(
         that names some of them, and whether no file was found; if their storage is away, they are not skipped.
     :param cleaned: log ids of entries that ``clean_source`` has cleaned: their missing files were taken by
         clean_source, and no ``on_missing`` makes a batch go on without them.
-    :param put_back: a sentence that says how such files are put back.
+    :param place: says how such files are put back; and of a file that is gone whether it never was one, so that no
+        batch can wait for it.
     :raises SourceChangedError: naming files that are gone or changed, unless ``on_missing`` or ``on_changed`` allow it.
     """
     found: list[Located] = []
@@ -215,8 +220,15 @@ def usable(
     if taken:
         problems.append(
             f"{len(taken)} planned file(s) were archived or deleted by clean_source and are in no archive: "
-            f"{_names(taken)}. {put_back}"
+            f"{_names(taken)}. {place.put_back}"
         )
+    if on_missing == "fail" and (marks := [one for one in gone if place.is_mark(one.planned)]):
+        log.warning(
+            "source %r: %s planned object(s) have keys that end in a slash, which a listing does not show. They mark "
+            "folders, are no data, and are left out: %s. If they are data, copy them to other keys.",
+            source, len(marks), _names(marks),
+        )  # fmt: skip
+        gone = [one for one in gone if one not in marks]
     if gone and on_missing == "fail":
         problems.append(
             f"{len(gone)} planned file(s) vanished: {_names(gone)}. Restore them, "
