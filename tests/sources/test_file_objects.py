@@ -81,40 +81,6 @@ def test_marks_of_folders_are_in_nobodys_way_where_a_listing_goes_on(bucket: Buc
     assert not bucket.open(recursive=True).has_new(end)
 
 
-@pytest.mark.parametrize("page", [2, 3, 1000])
-def test_a_mark_of_a_folder_with_bytes_is_never_taken_for_the_object_of_its_key_without_the_slash(
-    bucket: Bucket, caplog: pytest.LogCaptureFixture, page: int
-) -> None:
-    for name in ("a.json", "a.json-1", "b.json", "c.json", "c.json/d.json"):
-        bucket.land(name)
-    for name in ("a.json/", "b.json/", "c.json/"):
-        bucket.land(name, '{"id": 2}\n{"id": 3}\n')
-    requests = Requests(Address(scheme="s3", conn_id="lake", bucket=BUCKET, prefix=bucket.prefix))
-    found = [
-        (one["path"].removeprefix(f"{bucket.prefix}/"), one["size"])
-        for one in requests.objects(bucket.prefix, page=page)
-    ]
-    assert found == [(name, 10) for name in ("a.json", "a.json-1", "b.json", "c.json", "c.json/d.json")]
-    end, names = bucket.plan(on_changed="read")
-    assert sorted(names) == ["a.json", "a.json-1", "b.json", "c.json"]
-    assert not bucket.open().has_new(end)
-    assert "b.json/', with bytes" in caplog.text
-
-
-def test_a_mark_of_a_folder_with_bytes_stops_no_batch(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:
-    """Where nothing is listed before it that tells, it is planned as an object without the slash."""
-    bucket.land("a.json")
-    bucket.land("sub/")
-    end, names = bucket.plan()
-    assert names == ["a.json"]
-    assert "mark folders, are no data, and are left out: 's3a://" in caplog.text
-    source = bucket.open()
-    source.verify(None, end, told(source.read(None, end).arguments))
-    bucket.land("sub/", '{"id": 2}\n')  # it is not what was planned any more
-    with pytest.raises(SourceChangedError, match=r"vanished: .*sub"):
-        bucket.open().read(None, end)
-
-
 def _backwards(asked: Asked, forward: Forward) -> Answer:
     answer = forward()
     found = re.findall(rb"<Contents>.*?</Contents>", answer.body, re.DOTALL)

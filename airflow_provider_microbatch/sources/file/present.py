@@ -56,10 +56,20 @@ class Located:
 def as_found(located: Iterable[Located]) -> list[list[object]]:
     """Path, size, mtime and, for objects, ETag of the files that are not as planned, in order: the versions that a read
     has read."""
-    changed = (one for one in located if one.presence is Presence.CHANGED)
     return sorted(
-        [one.planned.path, one.size, one.mtime_ns, *([] if one.etag is None else [one.etag])] for one in changed
+        _version(one.planned.path, one.size, one.mtime_ns, one.etag)
+        for one in located
+        if one.presence is Presence.CHANGED
     )
+
+
+def version_of(file: FoundFile) -> list[object]:
+    """How :func:`as_found` describes a file that is read as it is now."""
+    return _version(file.path, file.size, file.mtime_ns, file.etag)
+
+
+def _version(path: str, size: int | None, mtime_ns: int | None, etag: str | None) -> list[object]:
+    return [path, size, mtime_ns, *([] if etag is None else [etag])]
 
 
 def _changed_meanwhile(read: Sequence[Sequence[object]], now: Sequence[Sequence[object]]) -> str:
@@ -189,7 +199,7 @@ def usable(
     located: Iterable[Located],
     *,
     source: str,
-    away: Callable[[Sequence[str], str, bool], str | None],
+    base: str,
     on_missing: str,
     on_changed: str,
     cleaned: Entries,
@@ -197,12 +207,11 @@ def usable(
 ) -> list[Located]:
     """The files that may be read.
 
-    :param away: returns the reason why missing files may exist although they are not visible, from their paths, a text
-        that names some of them, and whether no file was found; if their storage is away, they are not skipped.
+    :param base: the source's base.
     :param cleaned: log ids of entries that ``clean_source`` has cleaned: their missing files were taken by
         clean_source, and no ``on_missing`` makes a batch go on without them.
-    :param place: says how such files are put back; and of a file that is gone whether it never was one, so that no
-        batch can wait for it.
+    :param place: says how such files are put back; and of files that are gone whether they may exist although they are
+        not visible, since then they are not skipped; or never were files, since then no batch can wait for them.
     :raises SourceChangedError: naming files that are gone or changed, unless ``on_missing`` or ``on_changed`` allow it.
     """
     found: list[Located] = []
@@ -234,8 +243,10 @@ def usable(
             f"{len(gone)} planned file(s) vanished: {_names(gone)}. Restore them, "
             "or set on_missing='skip' to go on without them."
         )
-    elif gone and (why := away([one.planned.path for one in gone], _names(gone), not found)) is not None:
-        problems.append(why)
+    elif gone:
+        paths = [one.planned.path for one in gone]
+        why = place.why_away(paths, base=base, named=_names(gone), nothing_found=not found)
+        problems += [] if why is None else [why]
     if changed and on_changed == "fail":
         problems.append(
             f"{len(changed)} planned file(s) changed: {_names(changed)}. Restore what was planned, or set "
