@@ -64,6 +64,14 @@ MUTATIONS = [
         tests=("tests/execution/test_gone_files.py",),
     ),
     Mutation(
+        name="an object is a folder of partitions",
+        why="Spark refuses its key as a folder at each attempt of a batch that is planned, and names none",
+        file="sources/file/candidates.py",
+        old="                    self._place.check_folder(root)\n",
+        new="                    pass\n",
+        tests=(OBJECTS,),
+    ),
+    Mutation(
         name="a log of another bucket is read",
         why="who writes the checkpoint has objects read that these credentials reach elsewhere",
         file="sources/file/log.py",

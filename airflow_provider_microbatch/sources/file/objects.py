@@ -179,6 +179,14 @@ class ObjectPlace(Place):
                 f"{path!r} has a colon, and one of *?[{{ beside it: Spark cannot read it. Give the object another key."
             )
 
+    def check_folder(self, path: str) -> None:
+        """Takes a HEAD request."""
+        if self._head(path) is not None:
+            raise SourceError(
+                f"an object has the key {self._key(path)!r}, below which folders are partitions: Spark takes it for a "
+                "file, and reads none of them. Remove the object, or give it another key."
+            )
+
     def why_away(self, paths: Sequence[str], *, base: str, named: str, nothing_found: bool) -> str | None:
         """The reason if none of the files was found and a folder of them has no object, as at a site that lags behind,
         or in a bucket that is not filled yet. Files that were skipped in that state would never be read."""

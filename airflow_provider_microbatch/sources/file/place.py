@@ -62,6 +62,10 @@ class Place(ABC):
     def check_readable(self, path: str) -> None:
         """Raise for a file that Spark cannot read, before it is planned."""
 
+    def check_folder(self, path: str) -> None:
+        """Raise for a folder that Spark takes for none, before a file of a partition below it is planned."""
+        return
+
     def why_away(self, paths: Sequence[str], *, base: str, named: str, nothing_found: bool) -> str | None:
         """The reason, in words, why planned files may exist although they are not visible; None if they are gone.
 

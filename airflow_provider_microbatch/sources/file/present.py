@@ -275,21 +275,22 @@ def partition_groups(located: Iterable[Located], *, partitioned: bool) -> list[d
     for one in located:
         if one.path is None:
             continue
-        root, keys = _partition_root(one.path.rpartition("/")[0] or "/", one.base) if partitioned else ("", ())
-        groups.setdefault((root if keys else None, keys), []).append(one.path)
+        root, keys = partition_root(one.path, one.base) if partitioned else (None, ())
+        groups.setdefault((root, keys), []).append(one.path)
     return [{"base_path": root, "paths": paths} for (root, _), paths in groups.items()]
 
 
-def _partition_root(folder: str, base: str) -> tuple[str, tuple[str, ...]]:
-    """The folder that contains the ``key=value`` folders at the end of a path, not above ``base``, and the keys."""
-    keys: list[str] = []
+def partition_root(path: str, base: str) -> tuple[str | None, tuple[str, ...]]:
+    """The folder that contains the ``key=value`` folders right above a file, not above ``base``, and the keys. None if
+    there are no such folders."""
+    folder, keys = path.rpartition("/")[0] or "/", list[str]()
     while folder != base and len(folder) > len(base):
         parent, name = os.path.split(folder)
         if not is_partition(name):
             break
         keys.append(name.partition("=")[0])
         folder = parent
-    return folder, tuple(reversed(keys))
+    return folder if keys else None, tuple(reversed(keys))
 
 
 def deleted(files: Iterable[Located], cleaned: Cleaning, *, deletes: bool) -> str | None:
