@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import CommitEntry
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.execution.position import starts_of
+from airflow_provider_microbatch.execution.progress import told
 from airflow_provider_microbatch.sources.intervals import CommittedRange
 
 
@@ -34,4 +38,12 @@ def committed(checkpoint: Checkpoint, source: str, lane: str) -> Iterator[Commit
             begins, end = starts_of(logs, number, entry).get(source), entry.ends[source]
             is_read = not commit.set_aside or checkpoint.replays.is_answered(BatchKey(lane, number))
             if begins != end:
-                yield CommittedRange(start=begins, end=end, is_read=is_read)
+                tells = partial(_told, checkpoint, BatchKey(lane, number), commit, source)
+                yield CommittedRange(start=begins, end=end, is_read=is_read, told=tells)
+
+
+def _told(checkpoint: Checkpoint, key: BatchKey, commit: CommitEntry, source: str) -> Mapping[str, Any]:
+    """What the reader told of the attempt whose output is in the sink: that of the newest replay, if there was one."""
+    answer = checkpoint.replays.newest_answer(key)
+    progress = commit.progress if answer is None else answer.get("progress", {})
+    return told(checkpoint, progress).get(source, {})

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.execution.opened_sources import Lag
 from airflow_provider_microbatch.sinks import Manifest
+
+if TYPE_CHECKING:  # its sources ask what is told of committed batches
+    from airflow_provider_microbatch.execution.opened_sources import Lag
 
 _NOT_OF_THE_BATCH = ("learned", "identity", "warnings", "sink", "heldTo")
 """Parts of a result that stand elsewhere, or say which table's manifest it is in."""

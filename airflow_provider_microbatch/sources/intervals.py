@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
@@ -102,11 +102,13 @@ class CommittedRange:
     :param end: the position after the batch; before ``start``, if a command has set the position back.
     :param is_read: whether the data between both positions is in the sink. False if the batch is set aside, or was made
         by a command that passed data over.
+    :param told: returns what the reader told of the attempt whose output is in the sink; empty where that is not known.
     """
 
     start: Offset | None
     end: Offset | None
     is_read: bool
+    told: Callable[[], Mapping[str, Any]] = field(default=dict, compare=False)
 
 
 HeldRanges = Mapping[str, Sequence[HeldRange]]

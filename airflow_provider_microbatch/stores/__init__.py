@@ -85,6 +85,11 @@ class Store(Protocol):
         """The address in a form that a user recognises, for messages."""
 
     @property
+    def place(self) -> str:
+        """:attr:`location` without the connection: of two connections both may lead to the same database or bucket."""
+        return self.location
+
+    @property
     def is_draft(self) -> bool:
         """Whether nobody keeps what is put, since a command only looks what would become of it. Nothing outside of the
         store may be changed then, either."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +21,7 @@ from airflow_provider_microbatch.upkeep.commands.moving import CopyTo, Leave, Op
 from tests.execution.maintaining import applier, filled, rows
 from tests.execution.test_copy import a_folder, at, copied, entries, expire
 from tests.execution.world import World
+from tests.support import object_store, sql
 
 
 @pytest.fixture
@@ -166,3 +169,23 @@ def test_where_a_copy_was_given_up_both_places_say_to_remove_what_it_has_copied(
     new.land(3)
     new.run(4)
     assert rows(new) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", ["sql", "s3"])
+def test_a_folder_of_the_checkpoint_itself_is_no_new_place_by_another_connection_either(
+    world: World, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    here = sql.in_sqlite(world.root) if kind == "sql" else object_store.address(world.root / "moved")
+    copied(world, here)
+    if kind == "sql":
+        conn_id, _, folder = here.removeprefix("sql://").partition("/")
+        monkeypatch.setenv("AIRFLOW_CONN_AGAIN", os.environ[f"AIRFLOW_CONN_{conn_id.upper()}"])
+        inside = f"sql://again/{folder}/inside"
+    else:
+        login = {"login": object_store.KEY, "password": object_store.SECRET}
+        extra = {"endpoint_url": object_store.endpoint(), "region_name": "us-east-1"}
+        monkeypatch.setenv("AIRFLOW_CONN_AGAIN", json.dumps({"conn_type": "aws", **login, "extra": extra}))
+        inside = here.replace("s3://", "s3://again@") + "/inside"
+    with pytest.raises(MaintenanceError, match="not apart: where both connections lead to one place"):
+        copied(at(world, here), inside)
+    assert open_store(inside).list("") == []

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_microbatch.exceptions import MaintenanceError, SourceError
+from airflow_provider_microbatch.exceptions import MaintenanceError, SourceChangedError, SourceError
+from airflow_provider_microbatch.upkeep.source_check import check_sources
 from tests.execution.maintaining import applied, rewind
 from tests.execution.world import World, run_identity
 
@@ -93,3 +94,28 @@ def test_a_folder_that_is_moved_behind_a_link_is_the_one_that_was_read(
     world.land(2)
     world.run(1)
     assert world.table() == {0: [1], 1: [2]}
+
+
+def test_a_changed_file_is_named_until_its_batch_has_read_it_as_it_is(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = world.land(1)
+    world.run(0)
+    file.write_text('{"id": 1}\n{"id": 2}\n')
+    (found,) = check_sources(world.checkpoint)
+    assert "clear that batch's task, with on_changed='read'" in found.repair
+    with pytest.raises(SourceChangedError, match=r"changed: .*000001\.json"):
+        world.run(0, clear_number=1)
+    assert len(check_sources(world.checkpoint)) == 1
+    as_it_was, world.sources["orders"] = world.sources["orders"], replace(world.sources["orders"], on_changed="read")
+    world.run(0, clear_number=1, try_number=2)
+    assert world.table() == {0: [1, 2]}
+    world.sources["orders"] = as_it_was
+    assert check_sources(world.checkpoint) == []
+    caplog.clear()
+    assert world.run(1) is None
+    assert "have changed since" not in caplog.text
+    file.write_text('{"id": 3}\n')
+    assert len(check_sources(world.checkpoint)) == 1
+    assert world.run(1) is None
+    assert "have changed since" in caplog.text

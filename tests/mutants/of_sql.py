@@ -57,6 +57,14 @@ MUTATIONS = [
         tests=(COPY,),
     ),
     Mutation(
+        name="another connection is another place",
+        why="a checkpoint is copied into itself: what is one of its folders is another checkpoint",
+        file="upkeep/commands/copy.py",
+        old="    if _is_within(place.place, open_store(here).place):\n",
+        new="    if False:\n",
+        tests=("tests/execution/test_copy_begun_there.py",),
+    ),
+    Mutation(
         name="attempts of before the move are not fenced",
         why="one that slept through it publishes beside what the new place runs",
         file="upkeep/commands/copy.py",

@@ -9,6 +9,7 @@ from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.left_out import LeftOut
 from airflow_provider_microbatch.sources.file.listing import FoundFile, Unseen
 from airflow_provider_microbatch.sources.file.place import Place
+from airflow_provider_microbatch.sources.file.present import partition_root
 from airflow_provider_microbatch.sources.file.seen import SeenFiles
 
 
@@ -86,8 +87,13 @@ class Candidates:
 
     def check_readable(self, files: Iterable[FoundFile]) -> None:
         """:raises SourceError: with the source's name, for a file that Spark cannot read."""
-        for file in files:
-            try:
+        roots: set[str] = set()
+        try:
+            for file in files:
                 self._place.check_readable(file.path)
-            except SourceError as error:
-                raise SourceError(f"source {self._name!r}: {error}") from error
+                root = None if self._source.recursive else partition_root(file.path, self._listing.base)[0]
+                if root is not None and root not in roots:
+                    roots.add(root)
+                    self._place.check_folder(root)
+        except SourceError as error:
+            raise SourceError(f"source {self._name!r}: {error}") from error

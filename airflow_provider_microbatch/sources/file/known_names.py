@@ -10,18 +10,22 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
 from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceError
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.cleaning import Cleaning
 from airflow_provider_microbatch.sources.file.listing import FoundFile, Unseen
-from airflow_provider_microbatch.sources.file.log import PlannedFile, SourceLog
+from airflow_provider_microbatch.sources.file.log import PlannedFile, SourceLog, log_id
 from airflow_provider_microbatch.sources.file.place import Look, Place
+from airflow_provider_microbatch.sources.file.present import version_of
 from airflow_provider_microbatch.sources.file.seen import SeenFiles
+from airflow_provider_microbatch.sources.intervals import CommittedRange
 
 log = logging.getLogger(__name__)
+
+Committed = Callable[[str], Iterable[CommittedRange]]
 
 RECENT_ENTRIES = 2
 """Number of entries of the source log whose files each plan and question looks at."""
@@ -56,14 +60,23 @@ class KnownNames:
     :param place: place of the files.
     :param seen: what the source log has.
     :param source: the source's definition.
+    :param committed: returns the ranges of a lane's committed batches, newest first.
     """
 
     def __init__(
-        self, source_log: SourceLog, cleaned: Cleaning, place: Place, *, seen: SeenFiles, source: FileSource
+        self,
+        source_log: SourceLog,
+        cleaned: Cleaning,
+        place: Place,
+        *,
+        seen: SeenFiles,
+        source: FileSource,
+        committed: Committed,
     ) -> None:
         self._log = source_log
         self._cleaned = cleaned
         self._place = place
+        self._committed = committed
         self._latest = seen.latest
         self._rereads = source.on_changed == "read"
         # A listed file that is younger than all planned ones is another file than was planned. Without clean_source
@@ -109,7 +122,7 @@ class KnownNames:
         """The files, and whether a batch may have read what has changed in it, or may read it yet: where
         ``clean_source`` has taken the planned file, none ever does."""
         recent = list(self._recent())
-        for file, found in _differing(recent, self._cleaned, self._place):
+        for file, found in _differing(recent, self._cleaned, self._place, self._committed):
             yield found, self._rereads and not self._cleaned.has_taken(file.log_id, file.path)
         # The log is not searched for these: no planned file is younger than the youngest planned one.
         if self._newest_ms is None:
@@ -133,25 +146,48 @@ class KnownNames:
             left -= min(len(files), left)
 
 
-def others(files: Iterable[PlannedFile], cleaned: Cleaning, place: Place) -> list[str]:
-    """Paths of the planned files that have been replaced by another file. Looks at each.
+def others(files: Iterable[PlannedFile], cleaned: Cleaning, place: Place, committed: Committed) -> list[str]:
+    """Paths of the planned files that have been replaced by another file, which their batch has not read. Looks at
+    each.
 
     :raises SourceError: if the files cannot be looked at.
     """
     left = iter(files)
     changed: list[str] = []
     while some := list(islice(left, _AT_A_TIME)):
-        changed += [found.path for _, found in _differing(some, cleaned, place)]
+        changed += [found.path for _, found in _differing(some, cleaned, place, committed)]
     return changed
 
 
 def _differing(
-    files: Sequence[PlannedFile], cleaned: Cleaning, place: Place
-) -> Iterator[tuple[PlannedFile, FoundFile]]:
+    files: Sequence[PlannedFile], cleaned: Cleaning, place: Place, committed: Committed
+) -> list[tuple[PlannedFile, FoundFile]]:
     look = place.looks([file.path for file in files])
-    for file in files:
-        if (found := differs(file, cleaned, look)) is not None:
-            yield file, found
+    changed = [(file, found) for file in files if (found := differs(file, cleaned, look)) is not None]
+    # What lies in the place of a file that clean_source has taken is never read for it.
+    read = _as_read((one for one in changed if not cleaned.has_taken(one[0].log_id, one[0].path)), committed)
+    return [(file, found) for file, found in changed if (file.log_id, file.path) not in read]
+
+
+def _as_read(changed: Iterable[tuple[PlannedFile, FoundFile]], committed: Committed) -> set[tuple[int, str]]:
+    """Log ids and paths of the changed files that are as their batch has read them: by ``on_changed="read"``, by the
+    attempt whose rows the sink has. As for ``clean_source``, the newest batch that covers an entry decides."""
+    lanes: dict[str, dict[int, list[FoundFile]]] = {}
+    for file, there in changed:
+        lanes.setdefault(file.lane, {}).setdefault(file.log_id, []).append(there)
+    read: set[tuple[int, str]] = set()
+    for lane, entries in lanes.items():
+        for one in committed(lane):
+            first, last = sorted((log_id(one.start), log_id(one.end)))
+            over = [number for number in entries if first < number <= last]
+            versions = one.told().get("as_found") if over and one.is_read else None
+            for number in over:
+                for there in entries.pop(number):
+                    if isinstance(versions, list) and version_of(there) in versions:
+                        read.add((number, there.path))
+            if not entries:
+                break
+    return read
 
 
 def differs(file: PlannedFile, cleaned: Cleaning, look: Look) -> FoundFile | None:

@@ -161,12 +161,30 @@ class ObjectPlace(Place):
             found = dict(zip(paths, pool.map(self.look, paths), strict=True))
         return lambda path: found[path] if path in found else self.look(path)
 
+    def is_mark(self, file: PlannedFile) -> bool:
+        """Whether it is the object whose key has a slash more, which a listing alone cannot tell. Takes a request."""
+        key = self._key(file.path)
+        with self._telling():
+            found = next(self._bucket.objects(key, page=1), None)
+        if found is None or found["path"] != key:
+            return False
+        there = self._found(found)
+        return file.is_as_planned(there.size, there.mtime_ns, there.etag)
+
     def check_readable(self, path: str) -> None:
         """A colon in a name does not matter, unless Hadoop has to escape glob characters in the path: then Hadoop looks
         for the name by a walk, which takes the text before the colon for a scheme."""
         if is_glob(path) and ":" in path.removeprefix("s3a:"):
             raise SourceError(
                 f"{path!r} has a colon, and one of *?[{{ beside it: Spark cannot read it. Give the object another key."
+            )
+
+    def check_folder(self, path: str) -> None:
+        """Takes a HEAD request."""
+        if self._head(path) is not None:
+            raise SourceError(
+                f"an object has the key {self._key(path)!r}, below which folders are partitions: Spark takes it for a "
+                "file, and reads none of them. Remove the object, or give it another key."
             )
 
     def why_away(self, paths: Sequence[str], *, base: str, named: str, nothing_found: bool) -> str | None:

@@ -385,11 +385,11 @@ class OpenFileSource(OpenSource):
         return usable(
             (self._locate(file, cleaned, look) for file in planned),
             source=self._name,
-            away=self._why_away,
+            base=self._listing.base,
             on_missing=self._source.on_missing,
             on_changed=self._source.on_changed,
             cleaned=cleaned.done,
-            put_back=self._place.put_back,
+            place=self._place,
         )
 
     def _cleaned(self) -> Cleaning:
@@ -402,7 +402,7 @@ class OpenFileSource(OpenSource):
         if self._source.on_changed == "read":
             # The versions that were read are not on record, but for those that clean_source has taken.
             files = (file for file in files if cleaned.has_taken(file.log_id, file.path))
-        changed = others(files, cleaned, self._place)
+        changed = others(files, cleaned, self._place, self._committed)
         return not_read_by_any(changed) if changed else None
 
     def forgotten(self) -> str | None:
@@ -422,9 +422,6 @@ class OpenFileSource(OpenSource):
         archives = cleaned.archiving(base, self._archive).archives
         taken = cleaned.has_taken(file.log_id, file.path)
         return locate(file, look=look, base=base, archives=archives, given_up=given_up, taken=taken)
-
-    def _why_away(self, paths: Sequence[str], named: str, nothing_found: bool) -> str | None:
-        return self._place.why_away(paths, base=self._listing.base, named=named, nothing_found=nothing_found)
 
     def secrets(self) -> Mapping[str, str]:
         """Return the settings by which Spark reaches the files, where that takes a connection."""
@@ -464,7 +461,8 @@ class OpenFileSource(OpenSource):
         )
 
     def _known_names(self) -> KnownNames:
-        return KnownNames(self._log, self._cleaned(), self._place, seen=self._seen, source=self._source)
+        log, cleaned, committed = self._log, self._cleaned(), self._committed
+        return KnownNames(log, cleaned, self._place, seen=self._seen, source=self._source, committed=committed)
 
     def _bound(self) -> int | None:
         """The last log id of a bounded source; None if it is not bounded, or not pinned yet."""

@@ -54,9 +54,17 @@ class Place(ABC):
         """Return :meth:`look` for a caller that is about to look at these paths."""
         return self.look
 
+    def is_mark(self, file: PlannedFile) -> bool:
+        """Whether a planned file that is not there never was: what was listed marks a folder, and is no data."""
+        return False
+
     @abstractmethod
     def check_readable(self, path: str) -> None:
         """Raise for a file that Spark cannot read, before it is planned."""
+
+    def check_folder(self, path: str) -> None:
+        """Raise for a folder that Spark takes for none, before a file of a partition below it is planned."""
+        return
 
     def why_away(self, paths: Sequence[str], *, base: str, named: str, nothing_found: bool) -> str | None:
         """The reason, in words, why planned files may exist although they are not visible; None if they are gone.

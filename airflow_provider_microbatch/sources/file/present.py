@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,9 @@ from airflow_provider_microbatch.exceptions import SourceChangedError
 from airflow_provider_microbatch.sources.file.cleaning import Cleaning, Entries
 from airflow_provider_microbatch.sources.file.listing import FoundFile, is_partition
 from airflow_provider_microbatch.sources.file.log import PlannedFile
+from airflow_provider_microbatch.sources.file.place import Place
+
+log = logging.getLogger(__name__)
 
 _NAMED = 5
 """Number of files of each kind that a message names."""
@@ -52,10 +56,20 @@ class Located:
 def as_found(located: Iterable[Located]) -> list[list[object]]:
     """Path, size, mtime and, for objects, ETag of the files that are not as planned, in order: the versions that a read
     has read."""
-    changed = (one for one in located if one.presence is Presence.CHANGED)
     return sorted(
-        [one.planned.path, one.size, one.mtime_ns, *([] if one.etag is None else [one.etag])] for one in changed
+        _version(one.planned.path, one.size, one.mtime_ns, one.etag)
+        for one in located
+        if one.presence is Presence.CHANGED
     )
+
+
+def version_of(file: FoundFile) -> list[object]:
+    """How :func:`as_found` describes a file that is read as it is now."""
+    return _version(file.path, file.size, file.mtime_ns, file.etag)
+
+
+def _version(path: str, size: int | None, mtime_ns: int | None, etag: str | None) -> list[object]:
+    return [path, size, mtime_ns, *([] if etag is None else [etag])]
 
 
 def _changed_meanwhile(read: Sequence[Sequence[object]], now: Sequence[Sequence[object]]) -> str:
@@ -185,19 +199,19 @@ def usable(
     located: Iterable[Located],
     *,
     source: str,
-    away: Callable[[Sequence[str], str, bool], str | None],
+    base: str,
     on_missing: str,
     on_changed: str,
     cleaned: Entries,
-    put_back: str,
+    place: Place,
 ) -> list[Located]:
     """The files that may be read.
 
-    :param away: returns the reason why missing files may exist although they are not visible, from their paths, a text
-        that names some of them, and whether no file was found; if their storage is away, they are not skipped.
+    :param base: the source's base.
     :param cleaned: log ids of entries that ``clean_source`` has cleaned: their missing files were taken by
         clean_source, and no ``on_missing`` makes a batch go on without them.
-    :param put_back: a sentence that says how such files are put back.
+    :param place: says how such files are put back; and of files that are gone whether they may exist although they are
+        not visible, since then they are not skipped; or never were files, since then no batch can wait for them.
     :raises SourceChangedError: naming files that are gone or changed, unless ``on_missing`` or ``on_changed`` allow it.
     """
     found: list[Located] = []
@@ -215,15 +229,24 @@ def usable(
     if taken:
         problems.append(
             f"{len(taken)} planned file(s) were archived or deleted by clean_source and are in no archive: "
-            f"{_names(taken)}. {put_back}"
+            f"{_names(taken)}. {place.put_back}"
         )
+    if on_missing == "fail" and (marks := [one for one in gone if place.is_mark(one.planned)]):
+        log.warning(
+            "source %r: %s planned object(s) have keys that end in a slash, which a listing does not show. They mark "
+            "folders, are no data, and are left out: %s. If they are data, copy them to other keys.",
+            source, len(marks), _names(marks),
+        )  # fmt: skip
+        gone = [one for one in gone if one not in marks]
     if gone and on_missing == "fail":
         problems.append(
             f"{len(gone)} planned file(s) vanished: {_names(gone)}. Restore them, "
             "or set on_missing='skip' to go on without them."
         )
-    elif gone and (why := away([one.planned.path for one in gone], _names(gone), not found)) is not None:
-        problems.append(why)
+    elif gone:
+        paths = [one.planned.path for one in gone]
+        why = place.why_away(paths, base=base, named=_names(gone), nothing_found=not found)
+        problems += [] if why is None else [why]
     if changed and on_changed == "fail":
         problems.append(
             f"{len(changed)} planned file(s) changed: {_names(changed)}. Restore what was planned, or set "
@@ -252,21 +275,22 @@ def partition_groups(located: Iterable[Located], *, partitioned: bool) -> list[d
     for one in located:
         if one.path is None:
             continue
-        root, keys = _partition_root(one.path.rpartition("/")[0] or "/", one.base) if partitioned else ("", ())
-        groups.setdefault((root if keys else None, keys), []).append(one.path)
+        root, keys = partition_root(one.path, one.base) if partitioned else (None, ())
+        groups.setdefault((root, keys), []).append(one.path)
     return [{"base_path": root, "paths": paths} for (root, _), paths in groups.items()]
 
 
-def _partition_root(folder: str, base: str) -> tuple[str, tuple[str, ...]]:
-    """The folder that contains the ``key=value`` folders at the end of a path, not above ``base``, and the keys."""
-    keys: list[str] = []
+def partition_root(path: str, base: str) -> tuple[str | None, tuple[str, ...]]:
+    """The folder that contains the ``key=value`` folders right above a file, not above ``base``, and the keys. None if
+    there are no such folders."""
+    folder, keys = path.rpartition("/")[0] or "/", list[str]()
     while folder != base and len(folder) > len(base):
         parent, name = os.path.split(folder)
         if not is_partition(name):
             break
         keys.append(name.partition("=")[0])
         folder = parent
-    return folder, tuple(reversed(keys))
+    return folder if keys else None, tuple(reversed(keys))
 
 
 def deleted(files: Iterable[Located], cleaned: Cleaning, *, deletes: bool) -> str | None:

@@ -54,6 +54,11 @@ class ObjectStore(Store):
         return str(self._address) + self._folder.removeprefix(self._address.prefix)
 
     @property
+    def place(self) -> str:
+        """Bucket and folder."""
+        return f"{self._address.scheme}://{self._address.bucket}/{self._folder}"
+
+    @property
     def for_spark(self) -> str | None:
         """The folder as Hadoop's file systems name it. Spark uses its own credentials there."""
         top = self._address.for_spark

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import cached_property, partial
-from itertools import compress
 from threading import Event
 from typing import TYPE_CHECKING, TypeVar, cast, overload
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from arro3.core import RecordBatch
     from obstore import ObjectMeta
     from obstore.store import ObjectStore as Client
+
+log = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 60.0
 """The time for which a request is repeated. A lease lasts as long by default, and is renewed after a third of it."""
@@ -52,6 +54,28 @@ class Listed(Sequence["ObjectMeta"]):
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def not_ascending(self, after: str | None) -> list[int]:
+        """The positions of the objects with bytes whose keys do not sort behind all that is listed before them.
+
+        :param after: the key that the page begins behind.
+        """
+        found = []
+        for position, key in enumerate(self.keys):
+            if after is None or key > after:
+                after = key
+            elif self.sizes[position]:
+                found.append(position)
+        return found
+
+    def without(self, positions: Collection[int]) -> Listed:
+        """Return the page without some of its objects."""
+        if self._rows is None or not positions:
+            return self
+        from arro3.core import Array, DataType
+
+        kept = [one for one in range(len(self)) if one not in positions]
+        return Listed(self._rows.take(Array(kept, DataType.uint64())))
 
     @overload
     def __getitem__(self, position: int) -> ObjectMeta: ...
@@ -90,6 +114,7 @@ class Bucket:
 
     def __init__(self, address: Address) -> None:
         self.address = address
+        self._named: set[str] = set()
 
     @cached_property
     def _clients(self) -> _Clients:
@@ -143,7 +168,8 @@ class Bucket:
 
     def objects(self, folder: str, *, after: str | None = None, page: int = PAGE) -> Iterator[ObjectMeta]:
         """Yield the objects below a folder, ascending by key; sends a request for each ``page`` of them, as the caller
-        takes them.
+        takes them. An object whose key ends in a slash marks a folder. The client cuts the slash off: where what is
+        listed before it tells, such a mark is left out if it has bytes, with a warning.
 
         :param folder: a key without a slash at its end.
         :param after: a key: leave out the objects up to it.
@@ -165,24 +191,34 @@ class Bucket:
             found = self._page(folder, after, page)
             while len(found) == page:
                 # What is not in this page sorts behind it, and no object that is does. A folder mark may come again.
-                after = max(found.keys)
+                before, after = after, max(found.keys)
                 following = None if beside is None else _begun(beside, partial(self._page, folder, after, page))
-                yield found
+                yield self._in_order(found, folder, before)
                 found = self._page(folder, after, page) if following is None else following.result()
-            yield found
+            yield self._in_order(found, folder, after)
 
     def _page(self, folder: str, after: str | None, size: int) -> Listed:
-        found = self.ask("list", folder, partial(_page, folder=folder, after=after, size=size))
-        # The client cuts the slash off a folder mark, which may stand behind objects that sort after it then.
-        keys = found.keys if all(found.sizes) else [*compress(found.keys, found.sizes)]
-        # Each page begins behind the keys of the one before: without an order objects would be passed over.
-        if keys != sorted(keys) or (after is not None and keys and keys[0] <= after):
-            raise CheckpointError(
-                f"bucket {self.address.bucket!r} lists {folder!r} in no order of keys ({self.address.of} "
-                f"{self.address}): objects would be passed over. Use a bucket that lists in order, as general purpose "
-                "buckets of S3 do."
-            )
-        return found
+        return self.ask("list", folder, partial(_page, folder=folder, after=after, size=size))
+
+    def _in_order(self, found: Listed, folder: str, after: str | None) -> Listed:
+        """Return the page without the marks of folders that would be taken for objects of other keys."""
+        marks = found.not_ascending(after)
+        for key in (found.keys[position] for position in marks):
+            # A listing is in the order of the whole keys, so that such a key has lost its slash. Otherwise there is no
+            # order: each page begins behind the keys of the one before, and objects would be passed over.
+            if self._page(key, None, 1).keys[:1] != [key]:
+                raise CheckpointError(
+                    f"bucket {self.address.bucket!r} lists {folder!r} in no order of keys ({self.address.of} "
+                    f"{self.address}): objects would be passed over. Use a bucket that lists in order, as general "
+                    "purpose buckets of S3 do."
+                )
+            if key not in self._named:
+                self._named.add(key)
+                log.warning(
+                    "bucket %r has an object %r, with bytes: a key that ends in a slash marks a folder, and is no "
+                    "data. It is left out. If it is data, copy it to another key.", self.address.bucket, f"{key}/",
+                )  # fmt: skip
+        return found.without(marks)
 
     def opened(self) -> Opened:
         """Return the current client, created in this process. :raises CheckpointError: as :func:`open_client`."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 from airflow_provider_microbatch.stores import PAGE, Store, Versioned, check_path
@@ -74,6 +75,11 @@ class SqlStore(Store):
     def location(self) -> str:
         """The address, with the connection's id in place of host and credentials."""
         return str(self._address)
+
+    @property
+    def place(self) -> str:
+        """Schema and prefix."""
+        return str(replace(self._address, conn_id=""))
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """Insert the entry; see :meth:`Store.put_if_absent`."""

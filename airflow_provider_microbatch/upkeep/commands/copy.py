@@ -24,8 +24,14 @@ def plan_copy(drafting: Drafting, *, target: str) -> Plan:
     """
     checkpoint, place = drafting.checkpoint, open_store(target)
     here, there = checkpoint.location, place.location
-    if f"{there}/".startswith(f"{here}/") or f"{here}/".startswith(f"{there}/"):
+    if here == there or _is_within(here, there) or _is_within(there, here):
         raise MaintenanceError(f"{there} and {here} are not apart: one would lie in the other. Name another place.")
+    # A folder of the same name by another connection is none of the same place, as it has nothing in it: see below.
+    if _is_within(place.place, open_store(here).place):
+        raise MaintenanceError(
+            f"{there} and {here} are not apart: where both connections lead to one place, it would lie in the other. "
+            "Name another folder."
+        )
     identity = checkpoint.identity()
     if identity is None:
         raise MaintenanceError(f"{here} has no 'metadata', so it has no id to move along: nothing ever ran there.")
@@ -65,6 +71,10 @@ def plan_copy(drafting: Drafting, *, target: str) -> Plan:
             "Spark cannot open the new place: to hand the checkpoint to a streaming query, copy it back first."
         )
     return drafting.plan()
+
+
+def _is_within(place: str, other: str) -> bool:
+    return place.startswith(f"{other}/")
 
 
 def is_done(move: Move) -> bool:
