@@ -204,15 +204,31 @@ class MaintenanceLog:
         return self._end(begun.number, outcome=outcome, ended_ms=ended_ms, applied=applied)
 
     def _end(self, number: int, *, outcome: str, ended_ms: int, applied: Maintenance | None = None) -> bool:
-        path, data = f"{number}{_END}", encode_record({"outcome": outcome, "ended_ms": ended_ms})
+        path = f"{number}{_END}"
+        data = encode_record({"outcome": outcome, "ended_ms": ended_ms, "token": uuid.uuid4().hex})
         is_new = self._store.put_if_absent(path, data)
+        is_held = applied is None or self.is_held(applied)
         # After the put: a process that slept before it may have ended the command on a checkpoint that was restored
         # meanwhile, without the command's last steps.
-        if is_new and applied is not None and not self.is_held(applied):
+        if is_new and not is_held:
             self._store.delete_if(path, data)
             return False
+        if not is_new and is_held:
+            # That of a process which slept, and takes its end back when it wakes: runs would be kept out once more, by
+            # a command whose steps they have gone beyond.
+            self._put_over(path, data)
         self._leases.forget(_lease(number), 1)
         return True
+
+    def _put_over(self, path: str, data: bytes) -> None:
+        while True:
+            found = self._store.get_versioned(path)
+            if found is None:
+                is_put = self._store.put_if_absent(path, data)
+            else:
+                is_put = self._store.compare_and_put(path, data, version=found.version) is not None
+            if is_put:
+                return
 
     def give_up(self, *, by: str, ended_ms: int) -> int | None:
         """End the command that was killed, as it is: the rest of its steps is not done. Its entry need not be readable.

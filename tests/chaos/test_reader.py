@@ -27,5 +27,5 @@ def test_a_reader_sees_each_batch_once_at_every_read(tmp_path: Path) -> None:
             reader.kill()
     assert reader.returncode == 0, errors
     assert not tally.bad, tally.text()
-    assert tally.counts["replays"] > 1
+    assert tally.counts["replays"] > 0
     assert int(output) > tally.counts["batches"]

@@ -51,16 +51,17 @@ NAMES = ("rewind", "set-offset back", "rename-source", "start-behind", "adopt", 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("first", "beside"), list(enumerate(BESIDE.values(), start=1)), ids=BESIDE)
+@pytest.mark.parametrize(("first", "beside"), list(zip((1, 3, 5, 6), BESIDE.values(), strict=True)), ids=BESIDE)
 @pytest.mark.parametrize("given", map(COMMANDS.__getitem__, NAMES), ids=NAMES)
 def test_whoever_comes_at_any_change_of_it_nothing_is_lost_or_doubled_and_there_is_a_way_on(
     tmp_path: Path, given: Typed, first: int, beside: Callable[[Typed, World], None]
 ) -> None:
-    """Each comes at every seventh moment, before a change and behind one in turn, and no two of them at the same."""
+    """Each comes at every seventh moment, before a change and behind one in turn, and at the last one: between them
+    they leave no world out that the command makes."""
     original = given.prepared(tmp_path / "world")
     last = len(moments_of(tmp_path / "world", lambda: said(given.words(same(original)))))
     assert last >= len(BESIDE), "it changes nothing"
-    for moment in at_each(tmp_path / "world", range(first, last + 1, STEP)):
+    for moment in at_each(tmp_path / "world", sorted({*range(first, last + 1, STEP), last})):
         world = same(original)
         came = at_change(
             moment,

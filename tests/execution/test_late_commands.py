@@ -4,6 +4,7 @@ and no command stops half way for good."""
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -292,6 +293,35 @@ def test_of_two_commands_that_begin_at_once_one_begins(world: World, monkeypatch
     found = log.unfinished()
     assert found is not None
     assert (found.number, found.command) == (1, "first")
+
+
+def test_an_end_that_arrives_from_who_was_taken_for_dead_is_not_taken_back_from_under_who_finished_the_command(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(world, 3)
+    real, arrives, is_new = PosixStore.put_if_absent, list[Callable[[], bool]](), list[bool]()
+
+    def put(store: PosixStore, path: str, data: bytes) -> bool:
+        if path != "1.end":
+            return real(store, path, data)
+        if arrives:
+            is_new.append(arrives[0]())
+            return real(store, path, data)
+        arrives.append(lambda: real(store, path, data))
+        expire(world)
+        applied(world, rewind(0))
+        for number in (3, 4):
+            world.run(number)
+        return is_new[0]
+
+    monkeypatch.setattr(PosixStore, "put_if_absent", put)
+    applied_or_refused(world, rewind(0))
+    monkeypatch.undo()
+    assert is_new == [True]
+    world.land(9)
+    world.run(9)
+    assert world.table() == {0: [0], 1: [1], 2: [2], 3: [9]}
+    assert verify_all(world.checkpoint) == []
 
 
 @pytest.mark.parametrize("path", ["offsets/2", "commits/2", "offsets/1"])

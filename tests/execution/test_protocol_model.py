@@ -54,12 +54,18 @@ Woken = dict[tuple[int, int], tuple[World, Sleeping | None, bool]]
 not."""
 
 
+_KEPT = 50_000
+"""Each holds a whole world; a search of hours has more of them than there is memory."""
+
+
 def successors(state: State, woken: Woken) -> Iterator[tuple[str, State]]:
     """Everything that can happen next."""
     for index, process in enumerate(state.asleep):
         others = state.asleep[:index] + state.asleep[index + 1 :]
         seen = state.world.digest, process.digest
         if seen not in woken:
+            if len(woken) == _KEPT:
+                woken.clear()
             woken[seen] = advance(state.world, process)
         world, after, well = woken[seen]
         who = process.who

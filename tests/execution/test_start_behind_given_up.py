@@ -59,7 +59,7 @@ def killed_and_given_up(world: World, moment: int) -> bool:
     ("make", "batches", "checkpoint_format"),
     [
         (new_checkpoint, 3, "v1"),
-        (new_checkpoint, 4, "v2"),
+        (new_checkpoint, 2, "v2"),
         (checkpoint_with_a_batch, 2, "v2"),
     ],
 )

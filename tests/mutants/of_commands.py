@@ -470,4 +470,12 @@ MUTATIONS = [
         new="        if False:\n",
         tests=("tests/execution/test_rewind.py",),
     ),
+    Mutation(
+        name="an end that another has put there stays",
+        why="who slept takes it back: a command that is done keeps all runs out, and what is typed goes in a circle",
+        file="checkpoint/maintenance.py",
+        old="            self._put_over(path, data)\n",
+        new="            pass\n",
+        tests=(LATE_COMMANDS,),
+    ),
 ]

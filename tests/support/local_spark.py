@@ -72,10 +72,12 @@ def another_jvm() -> Iterator[None]:
     try:
         yield
     finally:
-        end_jvm()
-        SparkContext._gateway, SparkContext._jvm = kept
-        _jars.update(jars)
-        _aside.extend(aside)
+        try:
+            end_jvm()
+        finally:
+            SparkContext._gateway, SparkContext._jvm = kept
+            _jars.update(jars)
+            _aside.extend(aside)
 
 
 def end_jvm() -> None:
