@@ -7,7 +7,7 @@ The beginning of the first batch is put on record before the batch is planned.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
@@ -227,6 +227,22 @@ class OpenVersions(OpenSource, Generic[P, H, U]):
         new = [f"{self.numbered} {version}, {what}" for version, what in now.items() if version not in before]
         return f"passed over: {'; '.join(new)}" if new else None
 
+    def gone_since(self, position: Offset | None) -> str | None:
+        """Look at all versions behind the position, and at their files, which may be kept for shorter than the history
+        that names them."""
+        try:
+            return self._named(lambda: self._gone_since(self._look(), self._start(position)))
+        except SourceError as error:
+            return str(error)
+
+    def _gone_since(self, history: H, begin: P | None) -> str | None:
+        if begin is None and not self._begins_with_all:
+            return f"source {self._name!r}: where its first batch began is not on record"
+        begin = begin or self._beginning(history)
+        history.check(begin)
+        self._check_there(_unrefused(between(begin, self._head(begin, history), history.stretches(begin))))
+        return None
+
     def known_as(self, start: Offset | None, end: Offset | None) -> str | None:
         """Return a digest of the table and the files of each version."""
         found = self._named(lambda: self._range(start, end))
@@ -308,11 +324,7 @@ class OpenVersions(OpenSource, Generic[P, H, U]):
             history.check(last)
         except SourceError as error:
             raise SourceChangedError(str(error)) from error
-        found = list(between(first, last, history.stretches(first)))
-        for one in found:
-            if one.refused is not None:
-                raise SourceChangedError(one.refused)
-        return found
+        return _unrefused(between(first, last, history.stretches(first)))
 
     def _end(self, begin: P, history: H, limits: Limits) -> P:
         history.check(begin)
@@ -334,3 +346,11 @@ class OpenVersions(OpenSource, Generic[P, H, U]):
 
     def _named(self, question: Callable[[], T]) -> T:
         return asked_of(self._name, question)
+
+
+def _unrefused(stretches: Iterable[Stretch[U]]) -> list[Stretch[U]]:
+    found = list(stretches)
+    for one in found:
+        if one.refused is not None:
+            raise SourceChangedError(one.refused)
+    return found

@@ -14,11 +14,18 @@ import pytest
 from airflow_provider_microbatch.checkpoint.definitions import Definitions
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, SinkError, SourceError
+from airflow_provider_microbatch.exceptions import (
+    CheckpointError,
+    DefinitionError,
+    MaintenanceError,
+    SinkError,
+    SourceError,
+)
 from airflow_provider_microbatch.execution.identity import planned_identity
 from airflow_provider_microbatch.graph import JobGraph
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.sources.file.open import OpenFileSource
 from airflow_provider_microbatch.upkeep.table_check import SAMPLE, check_table, sample
 from tests.execution.kept_tables import SINKS, Setting, refused, start_behind
 from tests.execution.maintaining import applied, planned, rewind
@@ -385,6 +392,30 @@ def test_nor_where_it_cannot_be_looked_for_behind_the_place_where_plans_go_on(tm
     (tmp_path / "away").rename(world.landing())
     applied(world, rewind(0))
     for number in range(4, 8):
+        world.run(number)
+    assert sorted(row for rows in world.table().values() for row in rows) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("error", [DefinitionError, CheckpointError])
+def test_nor_where_a_connection_or_an_entry_that_it_takes_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    world = restored(tmp_path, clean=None)
+    monkeypatch.setattr(OpenFileSource, "gone_since", mock.Mock(side_effect=error("there is no 'lake'")))
+    with pytest.raises(MaintenanceError, match=r"rows may be nowhere else: there is no 'lake'.*--allow-skip"):
+        planned(world, rewind(0))
+    assert "there is no 'lake'" in "\n".join(planned(world, rewind(0, allow_skip=True)).notes)
+
+
+def test_the_rewind_that_cuts_a_damaged_source_log_off_does_so_behind_a_backup_too(tmp_path: Path) -> None:
+    world = restored(tmp_path, clean=None)
+    (world.root / "checkpoint" / "sources" / "orders" / "0").write_bytes(b"v1\n{")
+    with pytest.raises(MaintenanceError, match="Batch 0 is later than that: rewind further"):
+        planned(world, rewind(0, allow_skip=True))
+    with pytest.raises(MaintenanceError, match=r"nobody knows what the later batches read.*--allow-skip"):
+        planned(world, rewind(-1))
+    applied(world, rewind(-1, allow_skip=True))
+    for number in range(5, 9):
         world.run(number)
     assert sorted(row for rows in world.table().values() for row in rows) == [1, 2, 3, 4]
 

@@ -232,4 +232,28 @@ MUTATIONS = [
         new="                    self.open(name),\n",
         tests=(GRAPH,),
     ),
+    Mutation(
+        name="what is gone of channels counts only where it has to be read",
+        why="a rewind of a restored checkpoint takes the only copy out of the table",
+        file="sources/channels/open.py",
+        old="    def gone_since(self, ",
+        new="    def _gone_since_then(self, ",
+        tests=(KINESIS,),
+    ),
+    Mutation(
+        name="of a channel that was never read nothing can be gone",
+        why="a rewind of a restored checkpoint takes the only copy of its rows out of the table",
+        file="sources/channels/gone.py",
+        old='            "after" not in at or server',
+        new='            "after" in at and server',
+        tests=(KINESIS,),
+    ),
+    Mutation(
+        name="a quiet channel whose last row is gone counts as gone",
+        why="a restored checkpoint of a quiet stream cannot be rewound, though nothing is lost",
+        file="sources/channels/gone.py",
+        old="        if may_lack(at, now_ms=now_ms, retention_ms=retention_ms) and (\n",
+        new="        if retention_ms and (\n",
+        tests=(KINESIS,),
+    ),
 ]

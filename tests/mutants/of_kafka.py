@@ -72,8 +72,17 @@ MUTATIONS = [
         name="what is gone from topics counts only where it has to be read",
         why="a rewind of a restored checkpoint takes the only copy out of the table",
         file="sources/kafka/open.py",
-        old="        gone = self._named(lambda: first - self._available(first))\n",
-        new="        gone = Pieces()\n",
+        old="        lost, topics = self._lost_behind(known or {}), self",
+        new="        lost, topics = Pieces(), self",
+        tests=("tests/sources/test_kafka_planning.py",),
+    ),
+    Mutation(
+        name="of topics and partitions that came later nothing can be gone",
+        why="the next plan begins at what they have then, and a rewind takes the only copy of what they had",
+        file="sources/kafka/open.py",
+        old="        return self._lost_since(begin, latest, self._cluster",
+        new="        begin = {one: begin[one] for one in begin if one in known}\n"
+        "        return self._lost_since(begin, latest, self._cluster",
         tests=("tests/sources/test_kafka_planning.py",),
     ),
     Mutation(

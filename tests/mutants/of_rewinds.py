@@ -341,4 +341,20 @@ MUTATIONS = [
         new=":",
         tests=("tests/execution/test_ran_last.py",),
     ),
+    Mutation(
+        name="what cannot be looked for stops the rewind for good",
+        why="a connection that is gone leaves no way on behind a restored checkpoint",
+        file="upkeep/commands/given_up.py",
+        old="    except (SourceError, CheckpointError, DefinitionError) as error:\n",
+        new="    except SourceError as error:\n",
+        tests=("tests/execution/test_whose_batch.py",),
+    ),
+    Mutation(
+        name="a damaged log of a source is asked what is gone",
+        why="the rewind that is to cut it off says nothing of how far back it has to go",
+        file="upkeep/commands/given_up.py",
+        old="    if next(iter(source.damaged(newest)), None) is not None:\n",
+        new="    if False:\n",
+        tests=("tests/execution/test_whose_batch.py",),
+    ),
 ]

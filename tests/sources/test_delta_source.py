@@ -294,6 +294,22 @@ def test_files_that_a_vacuum_took_are_named(world: World) -> None:
         world.open().verify(*ends)
 
 
+def test_files_that_a_vacuum_took_behind_a_position_are_told_though_the_log_has_them(world: World) -> None:
+    world.orders.append()
+    assert world.open().gone_since(None) is None
+    assert "not on record" in str(world.open(start="latest").gone_since(None))
+    world.plan()
+    backup = world.position
+    world.orders.append()
+    world.orders.append()
+    world.orders.table.optimize.compact()
+    assert world.open().gone_since(backup) is None
+    world.plan()
+    world.orders.table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    assert world.open().gone_since(world.position) is None
+    assert "of version 2 " in str(world.open().gone_since(backup))
+
+
 def test_a_table_that_was_made_anew_is_another_one(world: World, tmp_path: Path) -> None:
     world.orders.append()
     ends = world.plan()

@@ -321,6 +321,18 @@ def test_what_retention_ate_of_an_interval_is_an_error_or_a_gap_that_its_batch_t
 
 
 @pytest.mark.slow
+def test_what_is_gone_behind_what_an_interval_has_is_told_of_the_live_lane(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    for day in range(3):
+        world.send(2, at_ms=T0 + 1000 * day)
+    world.open(lane=lane_of(0, 1)).plan_interval(interval(0, 1), world.held)
+    world.broker.delete_before(world.topic, 0, 2)
+    assert world.open().gone_since(None) is None, "what is gone was the interval's"
+    world.broker.delete_before(world.topic, 0, 3)
+    assert f"1 offsets ({world.topic}-0 2 to 2)" in str(world.open().gone_since(None))
+
+
+@pytest.mark.slow
 def test_what_retention_ate_behind_a_later_interval_is_told_where_it_may_belong_and_not_before(tmp_path: Path) -> None:
     world = World(tmp_path)
     for day in range(10):

@@ -225,6 +225,30 @@ def test_records_that_retention_ate_fail_by_name_or_are_recorded(tmp_path: Path)
         assert source.gone_since(world.at(6, 0)) is source.gone_since(world.at(8, 4)) is None
 
 
+@pytest.mark.parametrize("how", ["fail", "record_gap"])
+def test_what_is_gone_is_told_of_partitions_and_topics_that_came_later_too(tmp_path: Path, how: str) -> None:
+    """The next plan puts on record that such a topic begins at what it has then: nobody would miss what it had."""
+    world = World(tmp_path)
+    pattern = world.topic + "(-.*)?"
+    some: dict[str, Any] = {"pattern": pattern, "on_data_loss": how}
+    assert "not on record" in str(world.open(start="latest", **some).gone_since(None))
+    world.send(2)
+    backup = world.plan(**some)[1]
+    more = world.broker.topic(name=f"{world.topic}-more")
+    world.send(3, topic=more)
+    world.broker.grow(world.topic, 2)
+    world.send(3, partition=1)
+    assert world.open(**some).gone_since(backup) is None
+    world.broker.delete_before(more, 0, 2)
+    assert f"2 offsets ({more}-0 0 to 1)" in str(world.open(**some).gone_since(backup))
+    world.broker.delete_before(world.topic, 1, 1)
+    assert f"1 offsets ({world.topic}-1 0 to 0)" in str(world.open(topics=[world.topic]).gone_since(backup))
+    after = world.open(pattern=pattern, on_data_loss="record_gap").latest_offset(backup)
+    assert world.open(**some).gone_since(after) is None
+    world.broker.remove(more)
+    assert f"topic {more}, " in str(world.open(**some).gone_since(after))
+
+
 def test_a_topic_that_was_away_for_a_moment_leaves_no_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(tmp_path)
     world.send(4)

@@ -251,6 +251,36 @@ def test_that_the_last_record_is_gone_is_no_loss_if_nothing_had_come_by_then(tmp
     assert world.told["gaps"] == []
 
 
+@pytest.mark.parametrize("on_data_loss", ["fail", "record_gap"])
+def test_what_came_after_a_position_and_went_is_told_whoever_may_have_read_it(
+    tmp_path: Path, on_data_loss: str
+) -> None:  # fmt: skip
+    world = World(tmp_path, shards=2, on_data_loss=on_data_loss)
+    assert "not on record" in str(world.open().gone_since(None))
+    world.stream.send(["1"])
+    world.batch()
+    world.stream.send(["2", "3"])
+    world.stream.arrange("trim", A, 1)
+    assert world.open().gone_since(world.committed) is None, "no record is kept so shortly that a later one went too"
+    world.backdate(2 * DAY_MS)
+    backup = world.committed
+    assert world.batch(on_data_loss="record_gap") == ["2", "3"]
+    found = str(world.open().gone_since(backup))
+    assert [shard in found for shard in (A, B)] == [True, True], "of one that was never read nothing else tells"
+    assert world.open().gone_since(world.committed) is None
+
+
+def test_that_a_shard_went_with_what_came_after_a_position_is_told(tmp_path: Path) -> None:
+    world = World(tmp_path, shards=2, on_data_loss="record_gap")
+    world.stream.send(["1"])
+    world.batch()
+    world.stream.merge(A, B)
+    assert world.open().gone_since(world.committed) is None
+    world.stream.arrange("expire", B)
+    found = str(world.open().gone_since(world.committed))
+    assert [shard in found for shard in (A, B)] == [False, True]
+
+
 def test_a_range_is_read_again_exactly_or_not_at_all(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.stream.send(["1", "2", "3"])

@@ -1,4 +1,4 @@
-"""Answers of Tablestore that are not whole, and words that it does not take."""
+"""Answers of Tablestore that are not whole, words that it does not take, and what it tells no more."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from tests.sources.tablestore_world import World
 
 pytestmark = pytest.mark.slow
 
-A = "shard-000"
+HOUR_MS = 3_600_000
+A, B, C = (f"shard-{number:03}" for number in range(3))
 
 
 @pytest.fixture(autouse=True)
@@ -120,3 +121,24 @@ def test_a_commit_costs_no_request_for_a_channel_that_has_ended(tmp_path: Path) 
     before = world.table.requests()["/tunnel/getcheckpoint"]
     world.commit()
     assert world.table.requests()["/tunnel/getcheckpoint"] - before == 2, "what the other channel's word is, and was"
+
+
+@pytest.mark.parametrize("on_data_loss", ["fail", "record_gap"])
+def test_what_came_after_a_position_and_went_or_was_read_is_told(tmp_path: Path, on_data_loss: str) -> None:
+    """The tunnel tells where a channel's first row is only until it hears that its reader went on."""
+    world = World(tmp_path, on_data_loss=on_data_loss)
+    world.table.put(["1"])
+    world.batch()
+    backup, state = world.committed, world.store.scoped("state")
+    world.table.arrange("split", A)
+    world.table.put(["2"])
+    assert world.open().gone_since(backup) is None
+    assert [world.batch(), world.batch()] == [[], ["2"]]
+    assert world.open().gone_since(backup) is None, "where they began is on record"
+    for entry in state.list("origins"):
+        if B in (state.get(f"origins/{entry}") or b"").decode():
+            state.delete(f"origins/{entry}")  # the record is of the backup
+    assert B in str(world.open().gone_since(backup))
+    world.table.arrange("trim", C, 1)
+    world.backdate(72 * HOUR_MS)
+    assert C in str(world.open().gone_since(world.committed))

@@ -13,18 +13,11 @@ from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceChangedError, SourceError
 from airflow_provider_microbatch.runtime.channels import FAIL, RECORD_GAP, At
 from airflow_provider_microbatch.runtime.job import Read
-from airflow_provider_microbatch.sources import (
-    LATE,
-    UNLIMITED,
-    Figures,
-    Late,
-    OpenSource,
-    ReadLimit,
-    SourceContext,
-)
+from airflow_provider_microbatch.sources import LATE, UNLIMITED, Figures, Late, OpenSource, ReadLimit, SourceContext
 from airflow_provider_microbatch.sources.channels import Channel, ChannelSource, Server
 from airflow_provider_microbatch.sources.channels.begin import Beginning, Origin, Origins
 from airflow_provider_microbatch.sources.channels.ends_folder import EndsFolder
+from airflow_provider_microbatch.sources.channels.gone import gone_behind, gone_up_to, read_by_others
 from airflow_provider_microbatch.sources.channels.graph import (
     NEW,
     Position,
@@ -350,12 +343,9 @@ class OpenChannels(OpenSource):
         first, last = self._start(start) or {}, self._start(end) or {}
 
         def why() -> str | None:
-            listed = self._listed()
-            for channel in rows_between(first, last):
-                gone = "it is gone" if channel not in listed else self._server.why_gone(channel, last[channel])
-                if gone is not None:
-                    return f"source {self._name!r}, {channel}: {gone}"
-            return None
+            places = {channel: last[channel] for channel in rows_between(first, last)}
+            gone = gone_up_to(places, self._listed(), self._server)
+            return next((f"source {self._name!r}, {channel}: {reason}" for channel, reason in gone), None)
 
         return self._named(why)
 
@@ -369,21 +359,26 @@ class OpenChannels(OpenSource):
             return None
         counts = rows_between(self._start(start) or {}, self._start(end) or {})
         last, firsts = self._start(end) or {}, (told or {}).get("firsts")
-        places = {channel: last[channel]["after"] for channel in counts}
+        afters = {channel: last[channel]["after"] for channel in counts}
         if isinstance(firsts, Mapping):
-            places |= {channel: at for channel, at in firsts.items() if channel in counts and isinstance(at, str)}
-        self._check_places({channel: {"after": place} for channel, place in places.items()})
-
-        def look() -> list[str]:
-            listed = self._listed()
-            return [
-                channel
-                for channel, place in places.items()
-                if channel not in listed or self._server.why_gone(channel, {"after": place}) is not None
-            ]
-
-        gone = self._named(look)
+            afters |= {channel: at for channel, at in firsts.items() if channel in counts and isinstance(at, str)}
+        places: Position = {channel: {"after": after} for channel, after in afters.items()}
+        self._check_places(places)
+        gone = self._named(lambda: dict(gone_up_to(places, self._listed(), self._server)))
         return f"gone since they were read: rows of {', '.join(gone)}" if gone else None
+
+    def gone_since(self, position: Offset | None) -> str | None:
+        """Describe rows that are gone, or may be, by the rule that readers go by; and channels that were read, by a
+        server that does not tell any more from where on."""
+        return self._named(lambda: self._gone_since(self._start(position)))
+
+    def _gone_since(self, start: Position | None) -> str | None:
+        if start is None:
+            return f"source {self._name!r}: where its first batch began is not on record"
+        listed, expired = self._listed_for(start)
+        behind = gone_behind(self._candidates(start, listed), self._server, now_ms=self._context.clock_ms())
+        gone = sorted({*expired, *behind, *read_by_others(start, listed, self._server, self._origins)})
+        return f"source {self._name!r}: rows are gone, or may be, of {', '.join(gone[:5])}" if gone else None
 
     def check_offset(self, offset: Offset) -> None:
         """Check that a position names channels that exist, or have ended, and places that are possible."""

@@ -11,7 +11,7 @@ from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.exceptions import CorruptEntryError, IntervalError, SourceChangedError, SourceError
 from airflow_provider_microbatch.kafka.access import Access
-from airflow_provider_microbatch.kafka.cluster import Cluster, Partition, Position, Topic, named
+from airflow_provider_microbatch.kafka.cluster import Cluster, Partition, Position, named
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.runtime.streaming_job import Stream
 from airflow_provider_microbatch.sources import (
@@ -31,7 +31,7 @@ from airflow_provider_microbatch.sources.kafka.offsets import parse, render
 from airflow_provider_microbatch.sources.kafka.pieces import Pieces
 from airflow_provider_microbatch.sources.kafka.share import limited
 from airflow_provider_microbatch.sources.kafka.taken import Taken
-from airflow_provider_microbatch.sources.kafka.topics import Topics, partitions_of
+from airflow_provider_microbatch.sources.kafka.topics import Topics, first_seen, partitions_of
 from airflow_provider_microbatch.sources.kafka.window import SPLITS, Times, Window, survey
 from airflow_provider_microbatch.sources.naming import asked_of
 
@@ -123,10 +123,10 @@ class OpenKafkaSource(OpenSource):
                 return None
             begins = beginning(self._source, partitions, lambda: self._cluster, name=self._name)
             known = self._parsed(self._beginning.pin(begins))
-        self._topics.pin(list(topics.values()), lambda new: self._first_seen(new, known, earliest))
+        self._topics.pin(list(topics.values()), lambda new: first_seen(new, known, earliest))
         self._check_forward(known, latest)
         self._check_gone_topics(known)
-        begin = self._behind_intervals({one: self._topics.from_(known, one) for one in partitions})
+        begin = self._taken.behind_intervals({one: self._topics.from_(known, one) for one in partitions})
         self._check_lost(self._lost_since(begin, latest, earliest), {**known, **begin})
         most = [one for one in (self._source.max_rows, limit.rows, limit.splits) if one is not None]
         end = {
@@ -195,11 +195,17 @@ class OpenKafkaSource(OpenSource):
         )
 
     def gone_since(self, position: Offset | None) -> str | None:
-        """Records go from the front: if the first one behind the position is there, or is yet to come, all are."""
-        known = self._start(position) or self._start(self.initial_offset()) or {}
-        first = Pieces.between(known, {one: at + 1 for one, at in known.items()}) - self._taken.by_intervals()
-        gone = self._named(lambda: first - self._available(first))
-        return f"source {self._name}, from which this and more is gone: {gone.in_words()}" if gone else None
+        """Describe records, and whole topics, also of those that came later: what was in them before the next plan
+        puts on record where it begins there is told by nobody else."""
+        return self._named(lambda: self._gone_since(self._start(position)))
+
+    def _gone_since(self, known: Position | None) -> str | None:
+        if known is None and self._source.start != EARLIEST:
+            return f"source {self._name!r}: where its first batch began is not on record"
+        lost, topics = self._lost_behind(known or {}), self._gone_topics(known or {})
+        told = [f"topic {', '.join(topics)}, with what came behind its position, if anything"] if topics else []
+        told += [lost.in_words()] if lost else []
+        return f"source {self._name!r}, from which this is gone: {'; '.join(told)}" if told else None
 
     def secrets(self) -> Mapping[str, str]:
         """Return the options by which Spark's connector logs in."""
@@ -332,7 +338,7 @@ class OpenKafkaSource(OpenSource):
         def take() -> tuple[Offset | None, Offset | None]:
             topics = self._topics.now().values()
             earliest = self._cluster.earliest(partitions_of(topics))
-            self._topics.pin(list(topics), lambda new: self._first_seen(new, {}, earliest))
+            self._topics.pin(list(topics), lambda new: first_seen(new, {}, earliest))
             window, gone = self._of_interval(interval), Pieces()
             if self._taken.by_lane(self._lane) is None:
                 if interval.whole and (waits := window.waits) is not None:
@@ -398,28 +404,12 @@ class OpenKafkaSource(OpenSource):
         text = self._beginning.get() if position is None else position
         return None if text is None else self._parsed(text)
 
-    def _behind_intervals(self, position: Position) -> dict[Partition, int]:
-        """Move the position past pieces of intervals' lanes that begin there: a limit counts only records to be
-        read."""
-        taken = self._taken.by_intervals().of
-        return {
-            one: next((end for start, end in taken.get(one, ()) if start <= at < end), at)
-            for one, at in position.items()
-        }
-
     def _parsed(self, offset: Offset) -> dict[Partition, int]:
         return parse(offset, where=f"source {self._name!r}")
 
     def _is_meant(self, partition: Partition) -> bool:
         wanted = self._source.partitions.get(partition[0])
         return partition[1] in wanted if wanted is not None else partition[0] in self._source.names
-
-    def _first_seen(
-        self, topics: Collection[Topic], known: Position, earliest: Mapping[Partition, int]
-    ) -> dict[Partition, int]:
-        """The beginning of topics that no position has had yet: earlier records were never promised to be read."""
-        had = {topic for topic, _ in known}
-        return {one: earliest[one] for one in partitions_of(topics) if one[0] not in had}
 
     def _latest(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         return self._cluster.latest(partitions)
@@ -442,20 +432,26 @@ class OpenKafkaSource(OpenSource):
 
     def _check_gone_topics(self, known: Position) -> None:
         """Refuse to go on if a topic of a pattern is gone: it may have had records that were not read."""
-        pattern = self._source.pattern
-        if pattern is None or self._source.on_data_loss != FAIL:
-            return
-        gone = self._topics.gone({topic for topic, _ in known if re.fullmatch(pattern, topic)})
+        gone = self._gone_topics(known) if self._source.on_data_loss == FAIL else []
         if gone:
-            without = self._by_hand.inside(known, without=gone)
-            begin = {one: self._topics.from_(known, one) for one in partitions_of(self._topics.now().values())}
-            lost = self._lost_since(begin, self._latest(begin), self._cluster.earliest(begin))
+            without, lost = self._by_hand.inside(known, without=gone), self._lost_behind(known)
             too = f" It gives up {lost.in_words()} too, which are gone from topics that are there." if lost else ""
             raise SourceChangedError(
                 f"source {self._name!r}: topic {', '.join(map(repr, gone))} is gone from {self._source.location()}, "
                 "and with it what was not read of it, if anything. on_data_loss='record_gap' goes on without such "
                 f"topics. Where nothing is missing: `{self._set_offset(without, skip=True, reread=True)}`.{too}"
             )
+
+    def _gone_topics(self, known: Position) -> list[str]:
+        pattern = self._source.pattern  # a topic that is named has to be there
+        return [] if pattern is None else self._topics.gone({one for one, _ in known if re.fullmatch(pattern, one)})
+
+    def _lost_behind(self, known: Position) -> Pieces:
+        """What is gone behind a position from all topics that are there."""
+        begin = {one: self._topics.from_(known, one) for one in partitions_of(self._topics.now().values())}
+        latest = self._latest(begin)
+        self._check_forward(known, latest)
+        return self._lost_since(begin, latest, self._cluster.earliest(begin))
 
     def _lost_since(self, begin: Position, latest: Position, earliest: Position) -> Pieces:
         return (Pieces.between(begin, latest) - self._taken.by_intervals()).before(earliest)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_provider_microbatch.exceptions import CorruptEntryError
+from airflow_provider_microbatch.kafka.cluster import Partition, Position
 from airflow_provider_microbatch.sources.kafka.pieces import Pieces
 from airflow_provider_microbatch.stores import Store
 
@@ -55,6 +56,15 @@ class Taken:
         """The pieces of all lanes of intervals together. Writes nothing."""
         found = self._find()
         return Pieces() if found is None else found.intervals
+
+    def behind_intervals(self, position: Position) -> dict[Partition, int]:
+        """Move the position past pieces of intervals' lanes that begin there: a limit counts only records to be
+        read."""
+        taken = self.by_intervals().of
+        return {
+            one: next((end for start, end in taken.get(one, ()) if start <= at < end), at)
+            for one, at in position.items()
+        }
 
     def by_live(self) -> Pieces:
         """The pieces that the live lane has claimed; empty while no interval was ever planned. Writes nothing."""

@@ -6,7 +6,7 @@ A topic that is removed and created again under its name has other records under
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from shlex import quote
 from typing import Any
 
@@ -21,6 +21,14 @@ _ENTRY = "topics"
 def partitions_of(topics: Iterable[Topic]) -> list[Partition]:
     """All partitions of the topics, in order."""
     return sorted((topic.name, number) for topic in topics for number in topic.partitions)
+
+
+def first_seen(
+    topics: Collection[Topic], known: Position, earliest: Mapping[Partition, int]
+) -> dict[Partition, int]:  # fmt: skip
+    """The beginning of topics that no position has had yet: earlier records were never promised to be read."""
+    had = {topic for topic, _ in known}
+    return {one: earliest[one] for one in partitions_of(topics) if one[0] not in had}
 
 
 class Topics:

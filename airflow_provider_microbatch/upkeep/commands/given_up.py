@@ -8,7 +8,7 @@ from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE
-from airflow_provider_microbatch.exceptions import MaintenanceError, SourceError
+from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, MaintenanceError, SourceError
 from airflow_provider_microbatch.sources import OpenSource, Source
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
@@ -20,6 +20,7 @@ def check_given_up(
     *,
     lane: str,
     to: Callable[[str], Offset | None],
+    newest: Callable[[str], Offset | None],
     lost: Sequence[int],
     allow_skip: bool,
 ) -> None:
@@ -29,6 +30,7 @@ def check_given_up(
 
     :param lane: of the batches.
     :param to: returns the position of a source once the lane has been rewound.
+    :param newest: returns the position of a source up to which the log's batches have read.
     :param lost: numbers of batches that only a table has.
     :param allow_skip: lose what is gone; a note names it.
     :raises MaintenanceError: if their rows may be nowhere but in the table.
@@ -46,7 +48,7 @@ def check_given_up(
         if why is not None:
             raise MaintenanceError(f"source {name!r}: {why}")
         if source is not None and lane == LIVE:  # what an interval reads is not told by a position
-            problems += filter(None, [_gone(source, to(name))])
+            problems += filter(None, [_gone(source, to(name), newest=newest(name))])
     if not problems:
         return
     numbers, told = ", ".join(map(str, lost)), "; ".join(problems).rstrip(".")
@@ -60,8 +62,12 @@ def check_given_up(
     drafting.note(f"lost to the table: what is not there any more of what batches {numbers} read: {told}.")
 
 
-def _gone(source: OpenSource, position: Offset | None) -> str | None:
+def _gone(source: OpenSource, position: Offset | None, *, newest: Offset | None) -> str | None:
+    """What is gone, or why that cannot be looked for; None also where the source's own log is damaged: that the rewind
+    cuts it off, and what may be lost by that, is told where it is looked through, with the way on."""
+    if next(iter(source.damaged(newest)), None) is not None:
+        return None
     try:
         return source.gone_since(position)
-    except SourceError as error:
+    except (SourceError, CheckpointError, DefinitionError) as error:
         return str(error)

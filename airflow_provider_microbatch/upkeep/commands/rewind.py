@@ -205,6 +205,7 @@ class _Rewind:
                 self._recorded,
                 lane=self._name,
                 to=self._kept_end,
+                newest=self._newest_end,
                 lost=sorted(lost),
                 allow_skip=self._allow_skip,
             )
