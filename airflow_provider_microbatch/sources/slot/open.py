@@ -50,6 +50,8 @@ class OpenSlot(OpenSource):
     """Offsets are places between transactions. The slot itself stays behind them: it is moved on after the commit
     entry, and never beyond a range that no batch has read."""
 
+    may_move_alone = True
+
     def __init__(self, source: SlotSource, context: SourceContext) -> None:
         self._source = source
         self._context = context
