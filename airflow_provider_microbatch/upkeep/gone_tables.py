@@ -16,6 +16,7 @@ class GoneTables:
     def __init__(self, recorded: Recorded) -> None:
         self._recorded = recorded
         self._met: dict[str, None] = {}
+        self._named: dict[str, list[OpenSink]] = {}
 
     def have_the_rest(self, sink: OpenSink, asked: ExpectedBatch) -> bool:
         """Whether all tables that attempts of the batch wrote to, beside those of a sink that has it, are such ones.
@@ -25,7 +26,10 @@ class GoneTables:
         """
         key = asked.identity.key
         others = [one for one in tables_of(self._recorded.sinks_of(key)) if not is_among(one, sink.tables)]
-        named = tables_of(self._recorded.today(key.lane))
+        # Once a lane: to find its newest attempt its batches are listed, and there is one look for each of these.
+        if key.lane not in self._named:
+            self._named[key.lane] = tables_of(self._recorded.today(key.lane))
+        named = self._named[key.lane]
         gone = [one for one in others if not is_among(one, named) and one.seems_away(asked.tables) is not None]
         if not others or len(gone) < len(others):
             return False

@@ -431,4 +431,12 @@ MUTATIONS = [
         new="if one.seems_away",
         tests=(SEVERAL,),
     ),
+    Mutation(
+        name="what the pipeline names by now is looked up for each batch of a check",
+        why="each time all attempts of the lane are listed, and a check of a year's batches takes hours",
+        file="upkeep/gone_tables.py",
+        old="        if key.lane not in self._named:\n",
+        new="        if True:\n",
+        tests=(SEVERAL,),
+    ),
 ]
