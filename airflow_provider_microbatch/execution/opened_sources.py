@@ -217,9 +217,11 @@ class OpenedSources:
         ranges = self._asked_for(self.names, committed, limits)
         if not self._moves_alone and not ranges.are_empty:
             # The batch is made, so it moves the sources that have nothing in it too. Left where they are, however busy
-            # the others, the history behind them would expire, and a slot would keep all log since.
+            # the others, the history behind them would expire, and a slot would keep all log since. No other source is
+            # asked twice: that lists a bucket, or calls somebody's API, once more with each batch.
             idle = [name for name in self.names if name not in ranges.late and len({*ranges.of(name)}) == 1]
-            ranges = ranges.and_of(self._asked_for(idle, committed, limits, moves_alone=True))
+            movable = [name for name in idle if self.open(name).may_move_alone]
+            ranges = ranges.and_of(self._asked_for(movable, committed, limits, moves_alone=True))
         # A removed source keeps its position in every entry: absent from two, Spark would read it again from the start.
         removed = {name: offset for name, offset in committed.items() if name not in ranges.ends}
         return ranges.and_of(Ranges(removed, removed))

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE
@@ -126,8 +126,7 @@ LATE = Late.LATE
 
 
 def digest_of_range(*parts: Any) -> str:
-    """Return the digest that :meth:`OpenSource.known_as` needs, of JSON values that together distinguish the data of a
-    range from the data of any other range."""
+    """Return the digest for :meth:`OpenSource.known_as` of JSON values that tell a range's data from all other data."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
@@ -214,10 +213,13 @@ class Source(Definition, ABC):
 
 
 class OpenSource(ABC):
-    """A source opened for its checkpoint. Offsets are JSON texts; None means "before anything".
+    """A source opened for its checkpoint. Offsets are JSON texts; None means "before anything". All methods may raise
+    :class:`~airflow_provider_microbatch.exceptions.SourceError`.
 
-    All methods may raise :class:`~airflow_provider_microbatch.exceptions.SourceError`.
+    :cvar may_move_alone: whether ``moves_alone`` of the context decides anything in it. Another is asked once a plan.
     """
+
+    may_move_alone: ClassVar[bool] = False
 
     @property
     def splits(self) -> str:
@@ -293,8 +295,7 @@ class OpenSource(ABC):
     def known_as(self, start: Offset | None, end: Offset | None) -> str | None:
         """Return a text that identifies the data of ``(start, end]`` outside of this checkpoint: the same for the same
         data, whichever pipeline has planned it, and never that of other data. None if offsets alone do not identify
-        data. It proves a user's claim that output of another plan is that of this range; see :func:`digest_of_range`.
-        """
+        data. It proves a user's claim that output of another plan is of this range; see :func:`digest_of_range`."""
         return None
 
     def secrets(self) -> Mapping[str, str]:
@@ -470,8 +471,7 @@ class OpenSource(ABC):
         return self.in_words(start, end)
 
     def lag_in_words(self, position: Offset | None) -> dict[str, int]:
-        """In the words of the source (``{"rows": 12}``), how much lies after ``position``; empty where that is unknown,
-        or takes long to compute."""
+        """In the words of the source (``{"rows": 12}``), how much lies after ``position``; empty if unknown or slow."""
         return worded(self.lag(position), splits=self.splits)
 
     def lags(self, position: Offset | None) -> tuple[Mapping[str, int], Mapping[str, int]]:

@@ -95,6 +95,7 @@ class OpenVersions(OpenSource, Generic[P, H, U]):
     """
 
     numbered: ClassVar[str]
+    may_move_alone = True
 
     def __init__(self, context: SourceContext, *, place: type[P], limits: Limits, begins_with_all: bool) -> None:
         self._name = context.name

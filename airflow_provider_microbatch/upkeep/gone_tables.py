@@ -3,7 +3,11 @@ and no rewind could bring back what batches had there, and nobody waits for it."
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks import ExpectedBatch, OpenSink
+from airflow_provider_microbatch.sinks.dropped import TellsDropped
 from airflow_provider_microbatch.upkeep.commands.site import Recorded, is_among, tables_of
 
 
@@ -16,6 +20,8 @@ class GoneTables:
     def __init__(self, recorded: Recorded) -> None:
         self._recorded = recorded
         self._met: dict[str, None] = {}
+        self._named: dict[str, list[OpenSink]] = {}
+        self._dropped: dict[str, bool] = {}
 
     def have_the_rest(self, sink: OpenSink, asked: ExpectedBatch) -> bool:
         """Whether all tables that attempts of the batch wrote to, beside those of a sink that has it, are such ones.
@@ -25,12 +31,26 @@ class GoneTables:
         """
         key = asked.identity.key
         others = [one for one in tables_of(self._recorded.sinks_of(key)) if not is_among(one, sink.tables)]
-        named = tables_of(self._recorded.today(key.lane))
-        gone = [one for one in others if not is_among(one, named) and one.seems_away(asked.tables) is not None]
+        # Once a lane: to find its newest attempt its batches are listed, and there is one look for each of these.
+        if key.lane not in self._named:
+            self._named[key.lane] = tables_of(self._recorded.today(key.lane))
+        named = self._named[key.lane]
+        gone = [one for one in others if not is_among(one, named) and self._is_not_there(one, asked)]
         if not others or len(gone) < len(others):
             return False
         self._met |= dict.fromkeys(one.location() for one in gone)
         return True
+
+    def _is_not_there(self, table: OpenSink, asked: ExpectedBatch) -> bool:
+        if not isinstance(table, TellsDropped):
+            return table.seems_away(asked.tables) is not None
+        location = table.location()
+        if location not in self._dropped:
+            # Once a check: a server that is down is waited for. What does not answer has not said that it is dropped.
+            self._dropped[location] = False
+            with suppress(SinkError):
+                self._dropped[location] = table.was_dropped()
+        return self._dropped[location]
 
     def told(self) -> list[str]:
         """What is told of them, in words."""

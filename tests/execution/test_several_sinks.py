@@ -31,6 +31,7 @@ from airflow_provider_microbatch.sinks import ExpectedBatch, SinkContext
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.several import Sinks
 from airflow_provider_microbatch.upkeep.commands.adopt import plan_adopt
+from airflow_provider_microbatch.upkeep.commands.site import Recorded
 from airflow_provider_microbatch.upkeep.commands.steps import DropOutput
 from airflow_provider_microbatch.upkeep.table_check import check_table
 from tests.execution.maintaining import applied, expire, planned, rewind
@@ -250,6 +251,21 @@ def test_one_that_was_taken_away_and_dropped_is_told_and_no_finding(
     assert re.search(r"note: \S*/daily is away, and the pipeline names it no more", capsys.readouterr().out)
     shutil.rmtree(world.root / "orders" / "lane=live" / "batch_id=0")
     assert main(["check", "--table", str(world.root / "checkpoint")]) == 1, "what is named has lost a batch"
+
+
+def test_what_the_pipeline_names_by_now_is_looked_up_once_a_lane(world: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time all attempts of the lane are listed: a check of a year's batches would list them all for each."""
+    for number in range(3):
+        world.land(10 + number)
+        world.run(number, coded())
+    shutil.rmtree(world.root / "daily")
+    narrow(world)
+    world.land(20)
+    world.run(3, coded())
+    looked, today = list[str](), Recorded.today
+    monkeypatch.setattr(Recorded, "today", lambda self, lane: (looked.append(lane), today(self, lane))[1])
+    assert check_table(world.checkpoint, everything=True).findings == []
+    assert looked == [LIVE]
 
 
 def test_one_that_is_away_and_named_is_a_finding_beside_one_that_has_the_batch(world: Two) -> None:

@@ -156,7 +156,7 @@ MUTATIONS = [
         name="the end of a command stays where its last steps are gone",
         why="of a backup that is restored right before it: rows that were taken out are never read again",
         file="checkpoint/maintenance.py",
-        old="        if is_new and applied is not None and not self.is_held(applied):\n",
+        old="        if is_new and not is_held:\n",
         new="        if False:\n",
         tests=("tests/execution/test_restored_under_commands.py",),
     ),

@@ -363,4 +363,12 @@ MUTATIONS = [
         new="        _ = (_unrefused(between(begin,",
         tests=(DELTA,),
     ),
+    Mutation(
+        name="an idle source that moves only with rows is asked once more beside a busy one",
+        why="where each batch replaces the table its bucket is listed twice with each, and an API called twice",
+        file="execution/opened_sources.py",
+        old="[name for name in idle if self.open(name).may_move_alone]",
+        new="idle",
+        tests=(IDLE,),
+    ),
 ]

@@ -312,4 +312,20 @@ MUTATIONS = [
         new="            if error.condition:\n",
         tests=("tests/tables/test_read_as_written.py",),
     ),
+    Mutation(
+        name="a column that readers take for what does not parse is read as it is written",
+        why="readers find each column of CSV behind it with the values of another one, in green",
+        file="sinks/table/read_as_written.py",
+        old="    if not any(name == there[_CORRUPT] and name.casefold() in names for name, _ in columns[1]):\n",
+        new="    if True:\n",
+        tests=("tests/tables/test_read_as_written.py",),
+    ),
+    Mutation(
+        name="a column that readers take for what does not parse is looked for in no table",
+        why="readers find each column of CSV behind it with the values of another one, in green",
+        file="sinks/table/continuous.py",
+        old=", format=form, columns=(written, read))\n",
+        new=", format=form)\n",
+        tests=("tests/tables/test_read_as_written.py",),
+    ),
 ]

@@ -343,4 +343,20 @@ MUTATIONS = [
         new="        told = [self._relation]\n",
         tests=(SLOT,),
     ),
+    Mutation(
+        name="what has nothing of a slot is not read once the slot has moved on with it",
+        why="where each batch replaces the table, no newest batch of its other sources can be cleared",
+        file="sources/slot/open.py",
+        old="        if to is not None and to.table and not to.changes and not to.snapshot:\n",
+        new="        if False:\n",
+        tests=(SLOT,),
+    ),
+    Mutation(
+        name="who takes back what has nothing of a slot may go on from before where the slot is",
+        why="a rewind says that nothing is lost, and then no plan is made",
+        file="sources/slot/open.py",
+        old="            return self._gone(self._place(start), self._place(end))\n",
+        new="            return self.not_replayable(start, end)\n",
+        tests=(SLOT,),
+    ),
 ]

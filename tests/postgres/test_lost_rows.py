@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from airflow_provider_microbatch import connections
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import MaintenanceError, SinkError
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink, SinkContext
+from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.postgres import PostgresSink
 from airflow_provider_microbatch.sinks.postgres.open import OpenPostgres
@@ -219,6 +221,34 @@ def test_what_a_restored_table_lacks_and_no_log_knows_any_more_is_hidden_by_no_c
     gap, *_ = check_table(world.checkpoint, everything=True).findings
     assert gap.message.startswith(f"batch 2 is not in postgres:{database.CONN_ID}/")
     assert len(database.rows(table)) == 2
+
+
+def test_a_table_that_was_taken_away_and_dropped_is_no_finding_once_its_server_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check would be red until retention has removed the last batch of before, over rows that nobody misses."""
+    monkeypatch.setattr(connections, "_found_by", [database.connection_of])
+    table = database.table_in(tmp_path)
+    sinks = {
+        "orders": FileSink(str(tmp_path / "orders"), format="json"),
+        "daily": PostgresSink(database.CONN_ID, table, stages=str(tmp_path / "stages"), patience_seconds=1),
+    }
+    world = World(tmp_path, sink=Sinks(sinks))
+    for number in range(2):
+        world.land(number)
+        world.run(number, coded())
+    run(f"DROP TABLE {table}")
+    assert check_table(world.checkpoint, everything=True).findings, "the pipeline names it"
+    world.options["sink"] = sinks["orders"]
+    world.land(2)
+    world.run(2, coded())
+    told = check_table(world.checkpoint, everything=True)
+    assert told.findings == []
+    assert [note.partition(" is away")[0] for note in told.notes] == [sinks["daily"].location()]
+    monkeypatch.setattr(connections, "_found_by", [partial(database.connection_of, port=1)])
+    told = check_table(world.checkpoint, everything=True)
+    assert told.findings, "its server has not answered"
+    assert told.notes == []
 
 
 def test_a_rewind_takes_no_batch_out_beside_rows_of_it_in_a_copy(

@@ -279,6 +279,26 @@ def test_log_of_others_moves_the_slot_on_by_a_batch_without_rows(
     assert changes(source, end, source.latest_offset(end)) == [("insert", 2, "x")]
 
 
+def test_a_batch_of_other_sources_with_which_the_slot_moved_on_is_read_again(
+    table: SlotTable, opened: Callable[..., OpenSource], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of the slot is in it. Who takes it back, though, plans from its start, which the slot has left."""
+    monkeypatch.setattr(slot_open, "IDLE_BYTES", 0)
+    source = opened()
+    table.execute(INSERT)
+    first = source.latest_offset(None)
+    table.execute("CREATE TABLE other AS SELECT n, repeat('x', 100) FROM generate_series(1, 1000) AS n")
+    moved = source.latest_offset(first)
+    assert Place.of(moved).changes == 0
+    opened(committed((first, moved, True), (None, first, True))).commit(moved)
+    assert table.moved_to() == lsn_text(Place.of(moved).lsn)
+    assert source.not_replayable(first, moved) is None
+    assert changes(source, first, moved) == []
+    assert "has moved on" in str(source.why_not_again(first, moved))
+    by_hand = Place(lsn=Place.of(moved).lsn).text()
+    assert "has moved on" in str(source.not_replayable(first, by_hand)), "nobody has counted what lies before it"
+
+
 def test_another_session_at_the_slot_is_waited_for(table: SlotTable, opened: Callable[..., OpenSource]) -> None:
     source = opened()
     table.execute("INSERT INTO orders SELECT n, repeat('x', 200) FROM generate_series(1, 5000) AS n")

@@ -98,6 +98,30 @@ def test_those_by_which_rows_are_read_otherwise_do(
     assert other_options(written, read, format=format) == told
 
 
+def test_a_column_that_readers_take_for_what_does_not_parse_is_read_otherwise() -> None:
+    """Spark reads no value of the files for it, and each column of CSV behind it has the values of the one before."""
+    option, table = "columnNameOfCorruptRecord", [("id", LONG), ("Note", TEXT), ("_bad", TEXT)]
+    columns = ([("id", LONG), ("note", TEXT)], table)
+    for form in ("csv", "json"):
+        assert other_options({}, {option: "Note"}, format=form, columns=columns) == [option.casefold()]
+        for name in ("_bad", "note", "elsewhere"):  # one that is not written, and two that the table does not have
+            assert other_options({}, {option: name}, format=form, columns=columns) == []
+    now = [("id", LONG), ("_corrupt_record", TEXT)]
+    assert other_options({option: "_bad"}, {}, format="json", columns=(now, now)) == [option.casefold()]
+    assert other_options({}, {option: "_corrupt_record"}, format="json", columns=(now, now)) == []
+
+
+def test_no_batch_is_admitted_of_which_readers_take_a_column_for_that(tmp_path: Path) -> None:
+    catalog = SparkCatalog(metastore := InMemory(), str(tmp_path / "lake"))
+    sink = TableSink(catalog, "orders", format="csv", schema="id long, epoch long")
+    write_stage_table(sink, 1)
+    assert sink.admits(BATCH)
+    for table in metastore.tables.values():
+        table["storage_properties"] = {"columnNameOfCorruptRecord": "id"}
+    with pytest.raises(SinkError, match=r"made with other options \(columnnameofcorruptrecord\)"):
+        sink.admits(BATCH)
+
+
 def test_a_batch_is_not_admitted_whose_columns_the_table_would_not_read(tmp_path: Path) -> None:
     catalog = SparkCatalog(InMemory(), str(tmp_path / "lake"))
     sink = TableSink(catalog, "orders", format="json", schema="id long, epoch long")

@@ -17,6 +17,7 @@ from airflow_provider_microbatch.runtime.intake import Intake
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.settings import make_private_folder
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink, SinkContext
+from airflow_provider_microbatch.sinks.dropped import TellsDropped
 from airflow_provider_microbatch.sinks.file import STAGING
 from airflow_provider_microbatch.sinks.file.posix import check_no_link, make_folders
 from airflow_provider_microbatch.sinks.file.report import check_files, read_schema
@@ -66,7 +67,7 @@ class _StageLostError(SinkError):
     """A stage table that was loaded is empty: it is UNLOGGED, and the server empties such tables during recovery."""
 
 
-class OpenPostgres(StagedInFiles):
+class OpenPostgres(StagedInFiles, TellsDropped):
     """The operations of a table of PostgreSQL; see :mod:`airflow_provider_microbatch.sinks.postgres`."""
 
     def __init__(self, sink: PostgresSink, context: SinkContext) -> None:
@@ -175,6 +176,9 @@ class OpenPostgres(StagedInFiles):
 
     def check_whole(self) -> None:
         self._database.run(f"look how {self._sink.name} is merged", self._check_merge)
+
+    def was_dropped(self) -> bool:
+        return self._database.run(f"look for {self._sink.name}", lambda one: not columns_of(one, self._sink.name))
 
     def unrecorded(self, batch: ExpectedBatch, wrote: Sequence[Sink]) -> str | None:
         def look(connection: Connection) -> str | None:

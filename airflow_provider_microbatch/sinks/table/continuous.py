@@ -111,20 +111,20 @@ class Continuous:
         """Check that readers find what the sink writes: no batch changes the columns or options that the catalog reads
         by. :raises SinkError: if they would not."""
         table, form, schema = self.table.name, self.table.format, str(self.table.schema)
-        options = other_options(self.table.options, info.options, format=form)
+        try:
+            columns = self.store.columns(schema)
+        except StatementError as error:
+            if error.condition != _NO_SYNTAX:
+                raise
+            columns = ()  # A table's columns may say more than a type's, as DEFAULT: those of such a schema pass.
+        written, read = self._in_files(columns), self._in_files(info.columns)
+        options = other_options(self.table.options, info.options, format=form, columns=(written, read))
         if options:
             raise SinkError(
                 f"table {table} was made with other options ({', '.join(options)}): it reads all of its batches by "
                 f"{dict(info.options)!r}, and the sink writes by {dict(self.table.options)!r}. Choose another name, or "
                 "keep the options."
             )
-        try:
-            columns = self.store.columns(schema)
-        except StatementError as error:
-            if error.condition != _NO_SYNTAX:
-                raise
-            return  # A table's columns may say more than a type's, as DEFAULT: the table was made, and is not compared.
-        written, read = self._in_files(columns), self._in_files(info.columns)
         others = misread(written, read, format=form)
         if others:
             raise SinkError(

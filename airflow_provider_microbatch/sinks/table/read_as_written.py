@@ -25,7 +25,7 @@ _OF_READER = frozenset(
     {
         *("inferschema", "samplingratio", "prefersdecimal", "primitivesasstring", "dropfieldifallnull"),
         *("preferdate", "infertimestamp", "enabledatetimeparsingfallback", "enforceschema"),
-        *("columnnameofcorruptrecord", "maxmalformedlogperpartition", "allowcomments", "allowunquotedfieldnames"),
+        *("maxmalformedlogperpartition", "allowcomments", "allowunquotedfieldnames"),
         *("allowsinglequotes", "allownumericleadingzeros", "allowbackslashescapinganycharacter"),
         *("allowunquotedcontrolchars", "columnpruning", "inputbuffersize", "maxcolumns", "maxcharspercolumn"),
     }
@@ -33,11 +33,14 @@ _OF_READER = frozenset(
 """Options that no row that Spark has written is read otherwise by: of what does not parse, of types that nobody has
 told, of limits. Not ``mode``, by which rows that have fewer columns than a table of CSV are dropped, nor ``multiLine``,
 by which a file of JSON has one row."""
+_CORRUPT = "columnnameofcorruptrecord"
+"""Of the reader alone too, but where it names a column that is written: Spark reads no value of the files for that one,
+and takes it out of the positions of CSV, so that each column behind it has the values of the one before."""
 _OTHER_NAMES = {"delimiter": "sep", "charset": "encoding"}
 """Options of two names, of which the second counts if both are given."""
 _DEFAULTS = {
     **{"header": "false", "multiline": "false", "mode": "permissive", "encoding": "utf-8"},
-    **{"sep": ",", "quote": '"', "escape": "\\", "nullvalue": ""},
+    **{"sep": ",", "quote": '"', "escape": "\\", "nullvalue": "", _CORRUPT: "_corrupt_record"},
 }
 """Options that writer and reader have one default of, which counts as much said as unsaid."""
 _IN_ANY_CASE = frozenset(
@@ -66,12 +69,20 @@ def misread(written: Columns, read: Columns, *, format: str) -> list[str]:
     return [one[0] for one in written if one[0].casefold() in there_is and not _is_read([one], read, same)]
 
 
-def other_options(written: Mapping[str, str], read: Mapping[str, str], *, format: str) -> list[str]:
-    """Options that the table reads by otherwise than they are written by."""
+def other_options(
+    written: Mapping[str, str], read: Mapping[str, str], *, format: str, columns: tuple[Columns, Columns] = ((), ())
+) -> list[str]:
+    """Options that the table reads by otherwise than they are written by.
+
+    :param columns: those that are written, and those of the table.
+    """
     if format not in _AS_TEXT:
         return []
     own, there = _as_spark_takes(written), _as_spark_takes(read)
     told = {*own, *there} - _OF_WRITER - _OF_READER
+    names = {name.casefold() for name, _ in columns[0]}
+    if not any(name == there[_CORRUPT] and name.casefold() in names for name, _ in columns[1]):
+        told.remove(_CORRUPT)
     return sorted(key for key in told if own.get(key) != there.get(key))
 
 

@@ -46,12 +46,12 @@ READER = "airflow_provider_microbatch.runtime.channels:read"
 
 
 class OpenChannels(OpenSource):
-    """Offsets are positions in channels (:mod:`airflow_provider_microbatch.sources.channels.graph`).
+    """Offsets are positions in channels (:mod:`airflow_provider_microbatch.sources.channels.graph`). A batch is planned
+    without an end. Its start, which is committed, and the server's listing decide which channels it may read; its
+    attempt tells where it ended in each channel, and the first attempt to tell decides. The plan needs no identifier of
+    its own: the digest of its offset entry serves as one, and the end is put on record under it."""
 
-    A batch is planned without an end. Its start, which is committed, and the server's listing decide which channels it
-    may read; its attempt tells where it ended in each channel, and the first attempt to tell decides. The plan needs no
-    identifier of its own: the digest of its offset entry serves as one, and the end is put on record under it.
-    """
+    may_move_alone = True
 
     def __init__(self, source: ChannelSource, context: SourceContext) -> None:
         self._source = source

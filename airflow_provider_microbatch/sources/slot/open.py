@@ -50,6 +50,8 @@ class OpenSlot(OpenSource):
     """Offsets are places between transactions. The slot itself stays behind them: it is moved on after the commit
     entry, and never beyond a range that no batch has read."""
 
+    may_move_alone = True
+
     def __init__(self, source: SlotSource, context: SourceContext) -> None:
         self._source = source
         self._context = context
@@ -120,7 +122,7 @@ class OpenSlot(OpenSource):
 
     def read(self, start: Offset | None, end: Offset | None) -> Read:
         begin, to = self._place(start), self._place(end)
-        gone = self._gone(begin, to)
+        gone = self.not_replayable(start, end)
         if gone is not None:
             raise SourceChangedError(f"source {self._name!r}: {gone}")
         source = self._source
@@ -205,10 +207,23 @@ class OpenSlot(OpenSource):
         return 0 if to is None else min([to, *held])
 
     def not_replayable(self, start: Offset | None, end: Offset | None) -> str | None:
-        return self._gone(self._place(start), self._place(end))
+        """See :meth:`OpenSource.not_replayable`. A plan that has counted no changes leaves nothing to read, so no log
+        is asked for them: a batch of other sources, with which the slot has moved on, could not be cleared else."""
+        begin, to = self._place(start), self._place(end)
+        if to is not None and to.table and not to.changes and not to.snapshot:
+            return None
+        return self._gone(begin, to)
+
+    def why_not_again(self, start: Offset | None, end: Offset | None) -> str | None:
+        """See :meth:`OpenSource.why_not_again`. Whoever asks goes on from the start, where plans need the slot, though
+        the range may have nothing to read."""
+        try:
+            return self._gone(self._place(start), self._place(end))
+        except SourceError as error:
+            return str(error)
 
     def _gone(self, begin: Place | None, end: Place | None) -> str | None:
-        """The reason why a range cannot be read; None if it can. One without changes could be, and not planned anew."""
+        """The reason why the log of a range, or its snapshot, is not there any more; None if it is."""
         if end is None or begin == end:
             return None
         if begin is None and (snapshot := self._snapshot_of(end)) is not None:
