@@ -132,6 +132,24 @@ def test_rows_that_are_late_from_the_first_on_are_no_interval_that_was_made(
     assert world.hours() == [[minute("00:10", 1)]]
 
 
+@pytest.mark.parametrize("never", ["+294247-01-10T04:00:25.2", "+293221-06-01T00:00:00"])
+def test_rows_that_no_watermark_passes_are_no_interval_that_was_made(
+    tmp_path: Path, engine: SessionEngine, never: str
+) -> None:
+    """What drivers of PostgreSQL have for its ``infinity``, and what lies behind the lane's end."""
+    world = IntervalsWorld(tmp_path, "tests.state.transforms:paid", engine=engine, mode="append")
+    world.sources = ("orders", "payments")
+    world.land_at(0.5, (1, "00:10:00"), (2, never))
+    world.land_at(0.5, (3, "00:20:30"), source="payments")
+    with pytest.raises(EngineError, match=r"column 'at'.*the year 293,220 or behind it.*leave such rows out"):
+        world.run_hour(0)
+    assert world.hours() == []
+    world.transform = "tests.state.transforms:paid_by_now"
+    world.run_hour(0, try_number=2)
+
+    assert world.hours() == [["1 False"]]
+
+
 def test_rows_of_before_the_end_and_of_the_end_are_one_batch(tmp_path: Path, engine: SessionEngine) -> None:
     """Pairs are told when they are found, orders without a payment at the end."""
     world = IntervalsWorld(tmp_path, "tests.state.transforms:paid", engine=engine, mode="append")

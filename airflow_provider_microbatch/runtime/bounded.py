@@ -1,0 +1,66 @@
+"""What has to be true of a bounded batch, which begins with empty state and ends with the end of all time: each row
+that it was given is told in it, since no batch comes behind it that would."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_provider_microbatch.runtime.failure import BatchFailure
+from airflow_provider_microbatch.runtime.query_plan import PROCESSOR
+from airflow_provider_microbatch.runtime.streaming_folder import END_MS
+from airflow_provider_microbatch.runtime.watermarks import latest_events
+
+_LAST_MS = END_MS - 366 * 86_400_000
+"""Event times end a year before the lane does: windows, gaps and what a join waits for come to them."""
+
+_WAYS_ON = (
+    "In front of withWatermark, leave such rows out, or give them another time; or move all times by as many days "
+    "there, and back in the result. Then run the batch again"
+)
+
+
+def check_clock(nodes: Sequence[Any]) -> None:
+    """Check that nothing of a bounded batch waits for a time of day, which never comes in it.
+
+    :param nodes: the nodes of Spark's plan, in its JVM.
+    :raises BatchFailure: naming the operator.
+    """
+    for node in nodes:
+        kind = node.getClass().getSimpleName()
+        if kind.startswith(PROCESSOR) and node.timeMode().toString() == "ProcessingTime":
+            raise BatchFailure(
+                "transform",
+                f"the transform uses transformWithState with timeMode 'ProcessingTime' ({kind} in Spark's plan), and a "
+                "data interval is made at one moment: its timers would never expire, and what they were to tell would "
+                "be in no table. Take 'EventTime' or 'None', and run the batch again",
+            )
+
+
+def check_times(figures: Mapping[str, Any], executed: Any) -> None:
+    """Check that the times of a bounded batch lie within its lane: Spark has dropped no row as late, and none is of a
+    moment that its end does not pass.
+
+    No entry can have the lane begin earlier, or end later. For Spark's operators each watermark below 0 is 0 (its
+    ``PropagateWatermarkSimulator`` sees to that), and what is not behind it is late, from the first batch on; and of a
+    watermark behind :data:`.streaming_folder.END_MS` a join makes one that is before everything.
+
+    :param figures: of Spark's batch with the data.
+    :param executed: Spark's plan of that batch as it was executed.
+    :raises BatchFailure: naming the ways on.
+    """
+    if late := figures["numRowsDroppedByWatermark"]:
+        raise BatchFailure(
+            "transform",
+            "in the column that has the watermark, rows of the data interval have 1970-01-01T00:00:00Z or a time "
+            f"before it. Spark's watermark begins there, so its operators dropped what is made of them ({late:,} "
+            f"rows), and it would be in no table. {_WAYS_ON}",
+        )
+    for node, latest in latest_events(executed):
+        if latest >= _LAST_MS:
+            raise BatchFailure(
+                "transform",
+                f"in the column {node.eventTime().name()!r}, which has the watermark, rows of the data interval have a "
+                "time in the year 293,220 or behind it, as 'infinity' of a database has. Spark's watermark goes no "
+                f"further, so what is made of them would be in no table. {_WAYS_ON}",
+            )
