@@ -4,15 +4,25 @@ that it was given is told in it, since no batch comes behind it that would."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.runtime.failure import BatchFailure
-from airflow_provider_microbatch.runtime.query_plan import PROCESSOR
+from airflow_provider_microbatch.runtime.query_plan import PROCESSOR, below
 from airflow_provider_microbatch.runtime.streaming_folder import END_MS
 from airflow_provider_microbatch.runtime.watermarks import latest_events
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 _LAST_MS = END_MS - 366 * 86_400_000
 """Event times end a year before the lane does: windows, gaps and what a join waits for come to them."""
+
+_TOLD_AT_LAST: Mapping[str, Sequence[str]] = {
+    "LeftOuter": ("left",),
+    "RightOuter": ("right",),
+    "FullOuter": ("left", "right"),
+}
+"""Sides of a join, by its type, of which a row without a partner is told when the watermark lets go of it."""
 
 _WAYS_ON = (
     "In front of withWatermark, leave such rows out, or give them another time; or move all times by as many days "
@@ -64,3 +74,38 @@ def check_times(figures: Mapping[str, Any], executed: Any) -> None:
                 "time in the year 293,220 or behind it, as 'infinity' of a database has. Spark's watermark goes no "
                 f"further, so what is made of them would be in no table. {_WAYS_ON}",
             )
+
+
+def check_all_told(spark: SparkSession, folder: str, batch_id: int, executed: Any, *, output_mode: str) -> None:
+    """Check that at the end nothing is kept that was yet to be told: of a null the watermark never lets go, since
+    nothing is before it or behind it, and the state ends with the batch.
+
+    :param folder: the attempt's own, in which Spark has committed the batch of the end.
+    :param batch_id: number of that batch.
+    :param executed: Spark's plan of that batch as it was executed.
+    :raises BatchFailure: naming the ways on.
+    """
+    for node in below(executed):
+        kind = node.getClass().getSimpleName()
+        if kind == "StreamingSymmetricHashJoinExec" and _rows_in(node):
+            # The other side may keep any rows: those without a partner are told by none.
+            reader = spark.read.format("statestore").option("batchId", batch_id)
+            reader = reader.option("operatorId", node.stateInfo().get().operatorId())
+            sides = _TOLD_AT_LAST.get(node.joinType().toString(), ())
+            kept = sum(reader.option("joinSide", side).load(f"file://{folder}").count() for side in sides)
+            what = f"rows of a join ({node.joinType().toString()}) that found no partner"
+        else:
+            kept = _rows_in(node) if output_mode == "append" and kind.endswith("StateStoreSaveExec") else 0
+            what = "groups of an aggregation"
+        if kept:
+            raise BatchFailure(
+                "transform",
+                f"at the end of the data interval there are {what} which no watermark lets go of ({kept:,}), and they "
+                "would be in no table: in a column that has a watermark, or that a join compares with one, they have "
+                f"no time (null), or one in the year 293,220 or behind it. {_WAYS_ON}",
+            )
+
+
+def _rows_in(node: Any) -> int:
+    """Rows that an operator keeps behind the batch."""
+    return int(node.longMetric("numTotalStateRows").value())

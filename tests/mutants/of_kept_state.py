@@ -323,4 +323,20 @@ MUTATIONS = [
         new="        if False:\n",
         tests=(INTERVALS,),
     ),
+    Mutation(
+        name="rows of a join may wait behind the end of an interval",
+        why="those without a partner and without a time are in no table, in green",
+        file="runtime/bounded.py",
+        old="            sides = _TOLD_AT_LAST.get(node.joinType().toString(), ())\n",
+        new="            sides = ()\n",
+        tests=(INTERVALS,),
+    ),
+    Mutation(
+        name="groups may wait behind the end of an interval",
+        why="those without a time are in no table, in green",
+        file="runtime/bounded.py",
+        old=' if output_mode == "append" and kind',
+        new=" if False and kind",
+        tests=(INTERVALS,),
+    ),
 ]

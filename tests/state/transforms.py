@@ -104,6 +104,12 @@ def by_minute_of_now(batch: Batch) -> DataFrame:
     return by_minute(replace(batch, sources={"orders": orders}))
 
 
+def by_moment(batch: Batch) -> DataFrame:
+    """Rows by their time, once the watermark has passed it."""
+    rows = batch.sources["orders"].withWatermark("at", "30 seconds")
+    return rows.groupBy("at").count().selectExpr("at AS minute", "count AS rows")
+
+
 def unpaid_by_minute(batch: Batch) -> DataFrame:
     """Orders without a payment in their next minute, counted by minute: two operators, one behind the other."""
     from pyspark.sql import functions as F
