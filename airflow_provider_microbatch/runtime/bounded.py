@@ -3,7 +3,8 @@ that it was given is told in it, since no batch comes behind it that would."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.runtime.failure import BatchFailure
@@ -27,6 +28,12 @@ _TOLD_AT_LAST: Mapping[str, Sequence[str]] = {
 _WAYS_ON = (
     "In front of withWatermark, leave such rows out, or give them another time; or move all times by as many days "
     "there, and back in the result. Then run the batch again"
+)
+
+_NO_DATETIME = (
+    "This was at the end of the data interval, at which all timers expire and timerValues.getCurrentWatermarkInMs() is "
+    "in the year 293,222. Python's datetime ends with the year 9999: if it was made of that number, take "
+    "expiredTimerInfo.getExpiryTimeInMs(), the timer's own time, or cut the number"
 )
 
 
@@ -74,6 +81,23 @@ def check_times(figures: Mapping[str, Any], executed: Any) -> None:
                 "time in the year 293,220 or behind it, as 'infinity' of a database has. Spark's watermark goes no "
                 f"further, so what is made of them would be in no table. {_WAYS_ON}",
             )
+
+
+@contextmanager
+def at_the_end(nodes: Sequence[Any]) -> Iterator[None]:
+    """Run the batch of the end inside. A processor whose code fails there is told of the moment, which no data shows.
+
+    :param nodes: the nodes of Spark's plan, in its JVM.
+    :raises BatchFailure: the one of inside.
+    """
+    try:
+        yield
+    except BatchFailure as failure:
+        if failure.origin == "transform" and any(
+            node.getClass().getSimpleName().startswith(PROCESSOR) for node in nodes
+        ):
+            failure.explain(_NO_DATETIME)
+        raise
 
 
 def check_all_told(spark: SparkSession, folder: str, batch_id: int, executed: Any, *, output_mode: str) -> None:

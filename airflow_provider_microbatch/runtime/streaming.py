@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.runtime.batch import Frames
-from airflow_provider_microbatch.runtime.bounded import check_all_told, check_clock, check_times
+from airflow_provider_microbatch.runtime.bounded import at_the_end, check_all_told, check_clock, check_times
 from airflow_provider_microbatch.runtime.copied_rows import copied, count_of_copy
 from airflow_provider_microbatch.runtime.failure import BatchFailure, failing_as
 from airflow_provider_microbatch.runtime.files import literally
@@ -220,7 +220,8 @@ def run_query(
                 timestamp_ms=job.batch_timestamp_ms,
                 conf=conf,
             )
-        query = _run(streaming, at, result, lambda last: write(_together(told, last)))
+        with at_the_end(planned.nodes):
+            query = _run(streaming, at, result, lambda last: write(_together(told, last)))
         with failing_as("runtime"):
             end = query._jsq.streamingQuery().lastExecution().executedPlan()
             check_all_told(spark, streaming.folder, at, end, output_mode=streaming.output_mode)

@@ -339,4 +339,12 @@ MUTATIONS = [
         new=" if False and kind",
         tests=(INTERVALS,),
     ),
+    Mutation(
+        name="a processor that fails at the end of an interval is not told of its watermark",
+        why="it fails for good, by a year that is in no row",
+        file="runtime/bounded.py",
+        old="            failure.explain(_NO_DATETIME)\n",
+        new="            pass\n",
+        tests=(INTERVALS,),
+    ),
 ]

@@ -177,6 +177,15 @@ def test_nor_are_groups_without_a_time(tmp_path: Path, engine: SessionEngine) ->
     assert world.hours() == []
 
 
+def test_a_processor_that_fails_at_the_end_is_told_of_its_watermark(tmp_path: Path, engine: SessionEngine) -> None:
+    """Python has no datetime of its year."""
+    world = IntervalsWorld(tmp_path, "tests.state.transforms:visits_until_now", engine=engine, mode="append")
+    world.land_at(0.5, (1, "00:10:00"))
+    with pytest.raises(EngineError, match=r"(?s)out of range.*the year 293,222.*expiredTimerInfo.getExpiryTimeInMs"):
+        world.run_hour(0)
+    assert world.hours() == []
+
+
 def test_rows_of_before_the_end_and_of_the_end_are_one_batch(tmp_path: Path, engine: SessionEngine) -> None:
     """Pairs are told when they are found, orders without a payment at the end."""
     world = IntervalsWorld(tmp_path, "tests.state.transforms:paid", engine=engine, mode="append")

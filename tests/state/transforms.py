@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.runtime.batch import Batch
@@ -383,6 +384,21 @@ def _visits() -> StatefulProcessor:
                 state.clear()
 
     return Visits()
+
+
+def visits_until_now(batch: Batch) -> DataFrame:
+    """The same, with the watermark's time for the first time."""
+    from pyspark.sql import Row
+
+    base: Any = type(_visits())
+
+    class UntilNow(base):  # type: ignore[misc]
+        def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+            now = datetime.fromtimestamp(timerValues.getCurrentWatermarkInMs() / 1000, tz=UTC)
+            yield Row(id=key[0], rows=1, minutes=1, since=now)
+
+    rows = batch.sources["orders"].withWatermark("at", "30 seconds")
+    return rows.groupBy("id").transformWithState(UntilNow(), VISITS, "Append", "EventTime")
 
 
 def visits_at_different_times(batch: Batch) -> DataFrame:
