@@ -347,4 +347,12 @@ MUTATIONS = [
         new="            pass\n",
         tests=(INTERVALS,),
     ),
+    Mutation(
+        name="processors of a chain go by their order alone",
+        why="one goes and another comes, and what is between goes on with what was kept of the other, in green",
+        file="runtime/other_state.py",
+        old="    if len(before) == len(now):\n",
+        new="    if False:\n",
+        tests=("tests/state/test_moved_state.py",),
+    ),
 ]
