@@ -355,4 +355,12 @@ MUTATIONS = [
         new="    if False:\n",
         tests=("tests/state/test_moved_state.py",),
     ),
+    Mutation(
+        name="a checksum may be as deep as it likes",
+        why="whoever can write a checkpoint stops each batch with an error that names nothing",
+        file="execution/state_folders.py",
+        old="KeyError, RecursionError):",
+        new="KeyError):",
+        tests=("tests/state/test_hostile_state.py",),
+    ),
 ]
