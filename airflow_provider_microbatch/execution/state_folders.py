@@ -105,7 +105,7 @@ def size_told(folder: int, name: str) -> int | None:
     """
     with io.FileIO(os.open(name, _READ, dir_fd=folder)) as file:
         text = file.read(_MOST_TOLD)
-    with suppress(ValueError, TypeError, KeyError):
+    with suppress(ValueError, TypeError, KeyError, RecursionError):
         told = json.loads(text or b"")["mainFileSize"]
         return told if type(told) is int else None
     return None

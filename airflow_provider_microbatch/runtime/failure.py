@@ -68,6 +68,11 @@ class BatchFailure(Exception):
         self.error = _QUERY.sub("", self.error)
         self.traceback = _QUERY.sub("", self.traceback)
 
+    def explain(self, text: str) -> None:
+        """Say more behind the error, and behind its traceback, of which a person may be shown one alone."""
+        self.error = f"{self.error}\n{text}"
+        self.traceback = self.traceback and f"{self.traceback.rstrip()}\n{text}"
+
     def report(self) -> dict[str, str]:
         """The JSON line of ``_error/``."""
         return {"origin": self.origin, "error": self.error, "traceback": self.traceback[-TRACEBACK_LIMIT:]}

@@ -35,6 +35,10 @@ _LAID_BY: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
 }
 """Settings of newer versions of Spark, with the value by which rows of state lie otherwise, and of which operators."""
 
+_CODE = 5
+"""Where a part tells a processor's own code, behind its sources and the four digests of how its rows are made; any
+other part tells the first digest there once more."""
+
 
 def _keys_of(node: Any) -> int:
     return int(node.keys().size()) if node.getClass().getSimpleName().startswith("Deduplicate") else 0
@@ -84,6 +88,9 @@ def refuse_moved_state(before: Sequence[Any], now: Sequence[Any]) -> None:
         at = _first_moved(_by(before, level), _by(now, level))
         if at is not None:
             moved.append((before[at[0]], now[at[1]]))
+    was_at, is_at = map(_processors_by_code, (before, now))
+    if len(before) == len(now):
+        moved += [(before[was_at[code]], now[at]) for code, at in is_at.items() if was_at.get(code, at) != at]
     if moved:
         was, is_now = moved[0]
         raise _refusal(
@@ -167,6 +174,14 @@ def _reads_another(was: Sequence[Any], is_now: Sequence[Any], both: frozenset[st
 def _by(places: Sequence[Any], level: int) -> list[list[str]]:
     """By place, the parts by their sources, and from the first level on by one of their digests."""
     return [[str(part[0] if level == 0 else [part[0], part[level]]) for part in place] for place in places]
+
+
+def _processors_by_code(places: Sequence[Any]) -> dict[str, int]:
+    """The places of processors that are there once, by their code. In a chain one may go in front and another come
+    behind: those that stay keep their order, and would take over the state of the place where they are then. Other
+    operators, and what an earlier version has told, have no code."""
+    codes = ["".join(code for part in place for code in part[_CODE:] if code != part[1]) for place in places]
+    return {code: at for at, code in enumerate(codes) if code and codes.count(code) == 1}
 
 
 def _first_moved(then: Sequence[Sequence[str]], here: Sequence[Sequence[str]]) -> tuple[int, int] | None:

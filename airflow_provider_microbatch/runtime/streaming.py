@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.runtime.batch import Frames
+from airflow_provider_microbatch.runtime.bounded import at_the_end, check_all_told, check_clock, check_times
 from airflow_provider_microbatch.runtime.copied_rows import copied, count_of_copy
 from airflow_provider_microbatch.runtime.failure import BatchFailure, failing_as
 from airflow_provider_microbatch.runtime.files import literally
@@ -30,7 +31,7 @@ from airflow_provider_microbatch.runtime.other_state import (
     refuse_other_state,
     refuse_passed_over,
 )
-from airflow_provider_microbatch.runtime.query_plan import PROCESSOR, SOURCE, Query, source_of
+from airflow_provider_microbatch.runtime.query_plan import SOURCE, Query, source_of
 from airflow_provider_microbatch.runtime.streaming_folder import (
     ROWS,
     TOLD,
@@ -160,7 +161,7 @@ def run_query(
         )
     planned = Query(result)
     if streaming.bounded:
-        _check_clock(planned.nodes)
+        check_clock(planned.nodes)
     before = streaming.before
     was: Mapping[str, Any] = before or {}
     refuse_other_spark(str(was.get("sparkVersion", spark.version)), spark.version)
@@ -209,7 +210,7 @@ def run_query(
         progress = query.lastProgress
     figures = _figures(progress, uses, names)
     if ends:
-        _check_none_late(figures)
+        check_times(figures, last.executedPlan())
         at = job.batch_id + 1
         with failing_as("runtime"):
             plan_end(
@@ -219,7 +220,11 @@ def run_query(
                 timestamp_ms=job.batch_timestamp_ms,
                 conf=conf,
             )
-        _run(streaming, at, result, lambda last: write(_together(told, last)))
+        with at_the_end(planned.nodes):
+            query = _run(streaming, at, result, lambda last: write(_together(told, last)))
+        with failing_as("runtime"):
+            end = query._jsq.streamingQuery().lastExecution().executedPlan()
+            check_all_told(spark, streaming.folder, at, end, output_mode=streaming.output_mode)
     if streaming.bounded:
         return None, False, figures
     with failing_as("runtime"):
@@ -346,41 +351,6 @@ def _pinned_by_spark(spark: SparkSession) -> dict[str, str]:
             # Spark reads some pinned settings under another name in the query's session, where they have no value yet.
             return {key: str(spark.conf.get(key)) if value is None else value for key, value in pinned.items()}
     raise RuntimeError(f"Spark {spark.version} has no OffsetSeqMetadata that this package knows")
-
-
-def _check_clock(nodes: Sequence[Any]) -> None:
-    """Check that nothing of a bounded batch waits for a time of day, which never comes in it.
-
-    :raises BatchFailure: naming the operator.
-    """
-    for node in nodes:
-        kind = node.getClass().getSimpleName()
-        if kind.startswith(PROCESSOR) and node.timeMode().toString() == "ProcessingTime":
-            raise BatchFailure(
-                "transform",
-                f"the transform uses transformWithState with timeMode 'ProcessingTime' ({kind} in Spark's plan), and a "
-                "data interval is made at one moment: its timers would never expire, and what they were to tell would "
-                "be in no table. Take 'EventTime' or 'None', and run the batch again",
-            )
-
-
-def _check_none_late(figures: Mapping[str, Any]) -> None:
-    """Check that Spark has dropped no row of a bounded batch as late: no batch comes that tells it.
-
-    No entry can have the lane begin earlier. For Spark's operators each watermark below 0 is 0 (its
-    ``PropagateWatermarkSimulator`` sees to that), and what is not behind it is late, from the first batch on.
-
-    :param figures: of Spark's batch with the data.
-    :raises BatchFailure: naming the ways on.
-    """
-    if late := figures["numRowsDroppedByWatermark"]:
-        raise BatchFailure(
-            "transform",
-            "in the column that has the watermark, rows of the data interval have 1970-01-01T00:00:00Z or a time "
-            f"before it. Spark's watermark begins there, so its operators dropped what is made of them ({late:,} "
-            "rows), and it would be in no table. In front of withWatermark, leave such rows out, or give them another "
-            "time; or move all times by as many days there, and back in the result. Then run the batch again",
-        )
 
 
 def _in_order(result: DataFrame, streams: Mapping[str, Stream]) -> tuple[list[str], list[str]]:

@@ -98,13 +98,24 @@ def moved_on(before: Mapping[str, int], names: Mapping[str, str], executed: Any)
     :param executed: Spark's plan of the batch as it was executed.
     """
     found = {name: before[name] for name in names.values() if name in before}
+    for node, latest in latest_events(executed):
+        name = names.get(node.nodeId().toString())
+        if name is not None:
+            at = latest - int(node.delayMs())
+            found[name] = max(at, found.get(name, at))
+    return found
+
+
+def latest_events(executed: Any) -> Iterator[tuple[Any, int]]:
+    """The nodes of a plan that had rows for a watermark, each with their greatest time, milliseconds since the epoch.
+
+    :param executed: Spark's plan of the batch as it was executed.
+    """
     for node in below(executed):
         if node.getClass().getSimpleName() == "EventTimeWatermarkExec":
-            name, seen = names.get(node.nodeId().toString()), node.eventTimeStats().value()
-            if name is not None and seen.count() > 0:
-                at = int(seen.max()) - int(node.delayMs())
-                found[name] = max(at, found.get(name, at))
-    return found
+            seen = node.eventTimeStats().value()
+            if seen.count() > 0:
+                yield node, int(seen.max())
 
 
 def of_query(own: int, found: Mapping[str, int], names: Mapping[str, str], *, policy: str) -> int:

@@ -70,7 +70,7 @@ MUTATIONS = [
         name="an interval waits for a time of day",
         why="what a timer was to tell is in no table, and nobody is told",
         file="runtime/streaming.py",
-        old="    if streaming.bounded:\n        _check_clock(planned.nodes)\n",
+        old="    if streaming.bounded:\n        check_clock(planned.nodes)\n",
         new="",
         tests=(PROCESSORS,),
     ),

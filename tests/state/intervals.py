@@ -18,9 +18,10 @@ class IntervalsWorld(StatefulWorld):
         super().__init__(root, transform, **{"plan": "interval", "schema": "id long, at timestamp", **more})
         self.clock = DAY_MS + 48 * HOUR_MS
 
-    def land_at(self, when: float, *rows: tuple[int, str], source: str = "orders") -> None:
-        """A file that was last changed at hour ``when``, of ids and times of that day, or of the day that is named."""
-        values = [{"id": id, "at": (at if "T" in at else f"2023-11-15T{at}") + "Z"} for id, at in rows]
+    def land_at(self, when: float, *rows: tuple[int, str | None], source: str = "orders") -> None:
+        """A file that was last changed at hour ``when``, of ids and times of that day, or of the day that is named, or
+        of no time."""
+        values = [{"id": id, "at": at and (at if "T" in at else f"2023-11-15T{at}") + "Z"} for id, at in rows]
         name = f"{len(list(self._landing(source).iterdir())):03}"
         self.land(name, *values, source=source)
         ns = (DAY_MS + int(when * HOUR_MS)) * 1_000_000

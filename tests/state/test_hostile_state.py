@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_microbatch.execution.state_files import Needed, remove_unneeded, unreadable_snapshot
+from airflow_provider_microbatch.execution.state_files import Needed, cut_off, remove_unneeded, unreadable_snapshot
 from airflow_provider_microbatch.runtime.streaming_folder import make_folder, remove_folder
 from airflow_provider_microbatch.runtime.streaming_job import Streaming
 from tests.state.counting import CountingWorld
@@ -136,6 +136,14 @@ def test_a_snapshot_that_spark_did_not_write_keeps_its_parts_and_holds_nothing_e
     assert not (other / f"2_{LOSER}.changelog").exists()
     assert f"{folder / SNAPSHOT}" in caplog.text
     assert most < 32_000_000
+
+
+@pytest.mark.parametrize("told", ["", "7", "[]", '{"mainFileSize": "7"}', "[" * 10_000, "\xff"])
+def test_a_checksum_that_spark_did_not_write_says_nothing_of_its_file(tmp_path: Path, told: str) -> None:
+    folder = partition(tmp_path, f"3_{WINNER}.changelog")
+    (folder / f"2_{LOSER}.changelog.crc").write_text(told, encoding="latin-1")
+    (folder / f"2_{LOSER}.changelog").write_text("whole")
+    assert cut_off(tmp_path, [(2, LOSER)]) is None
 
 
 def test_a_snapshot_that_a_disk_does_not_give_is_not_said_to_be_none_of_spark(

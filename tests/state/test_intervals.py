@@ -132,6 +132,60 @@ def test_rows_that_are_late_from_the_first_on_are_no_interval_that_was_made(
     assert world.hours() == [[minute("00:10", 1)]]
 
 
+@pytest.mark.parametrize("never", ["+294247-01-10T04:00:25.2", "+293221-06-01T00:00:00"])
+def test_rows_that_no_watermark_passes_are_no_interval_that_was_made(
+    tmp_path: Path, engine: SessionEngine, never: str
+) -> None:
+    """What drivers of PostgreSQL have for its ``infinity``, and what lies behind the lane's end."""
+    world = IntervalsWorld(tmp_path, "tests.state.transforms:paid", engine=engine, mode="append")
+    world.sources = ("orders", "payments")
+    world.land_at(0.5, (1, "00:10:00"), (2, never))
+    world.land_at(0.5, (3, "00:20:30"), source="payments")
+    with pytest.raises(EngineError, match=r"column 'at'.*the year 293,220 or behind it.*leave such rows out"):
+        world.run_hour(0)
+    assert world.hours() == []
+    world.transform = "tests.state.transforms:paid_by_now"
+    world.run_hour(0, try_number=2)
+
+    assert world.hours() == [["1 False"]]
+
+
+def test_rows_without_a_time_that_would_wait_for_ever_are_no_interval_that_was_made(
+    tmp_path: Path, engine: SessionEngine
+) -> None:
+    """A payment without a time waits for nothing, an order without one waits to be unpaid."""
+    world = IntervalsWorld(tmp_path, "tests.state.transforms:paid", engine=engine, mode="append")
+    world.sources = ("orders", "payments")
+    world.land_at(0.5, (1, "00:10:00"))
+    world.land_at(0.5, (1, None), source="payments")
+    world.land_at(1.5, (2, "01:10:00"), (3, None))
+    world.run_hour(0)
+    with pytest.raises(EngineError, match=r"\(LeftOuter\) that found no partner.*\(1\).*leave such rows out"):
+        world.run_hour(1)
+    assert world.hours() == [["1 False"]]
+    world.transform = "tests.state.transforms:paid_by_now"
+    world.run_hour(1, try_number=2)
+
+    assert world.hours() == [["1 False"], ["2 False"]]
+
+
+def test_nor_are_groups_without_a_time(tmp_path: Path, engine: SessionEngine) -> None:
+    world = IntervalsWorld(tmp_path, "tests.state.transforms:by_moment", engine=engine, mode="append")
+    world.land_at(0.5, (1, "00:10:00"), (2, None))
+    with pytest.raises(EngineError, match=r"groups of an aggregation.*\(1\).*leave such rows out"):
+        world.run_hour(0)
+    assert world.hours() == []
+
+
+def test_a_processor_that_fails_at_the_end_is_told_of_its_watermark(tmp_path: Path, engine: SessionEngine) -> None:
+    """Python has no datetime of its year."""
+    world = IntervalsWorld(tmp_path, "tests.state.transforms:visits_until_now", engine=engine, mode="append")
+    world.land_at(0.5, (1, "00:10:00"))
+    with pytest.raises(EngineError, match=r"(?s)out of range.*the year 293,222.*expiredTimerInfo.getExpiryTimeInMs"):
+        world.run_hour(0)
+    assert world.hours() == []
+
+
 def test_rows_of_before_the_end_and_of_the_end_are_one_batch(tmp_path: Path, engine: SessionEngine) -> None:
     """Pairs are told when they are found, orders without a payment at the end."""
     world = IntervalsWorld(tmp_path, "tests.state.transforms:paid", engine=engine, mode="append")

@@ -19,6 +19,13 @@ def part(sources: str, made: str = "m") -> list[object]:
 
 A, B, C = part("a"), part("b"), part("c")
 
+
+def chain(*codes: str) -> Places:
+    """Processors of a source, each made of those behind it, with their codes; what is no processor has an empty one."""
+    made = ["".join(codes[at:]) + " of rows" for at in range(len(codes))]
+    return [[[*part("a", text), code or text]] for text, code in zip(made, codes, strict=True)]
+
+
 MOVED: dict[str, tuple[Places, Places]] = {
     "two operators": ([[A], [B]], [[B], [A]]),
     "the sides of a join": ([[A, B]], [[B, A]]),
@@ -53,6 +60,8 @@ MOVED |= {
         [[part("a", "l:x"), part("a", "r:x")]],
         [[part("a", "r:x"), part("a", "l:x")]],
     ),
+    "a processor, as one behind it goes and another comes in front": (chain("A", "B"), chain("B", "C")),
+    "a processor beside what is none": (chain("A", "", "B"), chain("", "A", "C")),
     "so are sides": ([[part("a", "p"), part("ab", "q")]], [[part("ab", "r"), part("a", "s")]]),
 }
 
@@ -77,6 +86,9 @@ STAYING: dict[str, tuple[Places, Places]] = {
         [[[["a"], "x", "x"]], [[["a"], "y", "y"]]],
         [[part("a", "x")], [part("a", "y")]],
     ),
+    "a processor in the place of another": (chain("A", "B"), chain("A", "C")),
+    "two processors of one code": (chain("A", "B", "B"), chain("C", "A", "A")),
+    "one processor less, which Spark sees": (chain("A", "B"), chain("B")),
     "two sides alike": ([[A, A]], [[A, A]]),
     "nothing is known of the batch before": ([], [[A], [B]]),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.runtime.batch import Batch
@@ -104,6 +105,12 @@ def by_minute_of_now(batch: Batch) -> DataFrame:
     return by_minute(replace(batch, sources={"orders": orders}))
 
 
+def by_moment(batch: Batch) -> DataFrame:
+    """Rows by their time, once the watermark has passed it."""
+    rows = batch.sources["orders"].withWatermark("at", "30 seconds")
+    return rows.groupBy("at").count().selectExpr("at AS minute", "count AS rows")
+
+
 def unpaid_by_minute(batch: Batch) -> DataFrame:
     """Orders without a payment in their next minute, counted by minute: two operators, one behind the other."""
     from pyspark.sql import functions as F
@@ -124,6 +131,12 @@ def paid(batch: Batch, of: str = "orders") -> DataFrame:
     payments = batch.sources["payments"].withWatermark("at", "30 seconds").alias("p")
     within = F.expr("o.id = p.id AND p.at BETWEEN o.at AND o.at + INTERVAL 1 MINUTE")
     return orders.join(payments, within, "leftOuter").select("o.id", F.expr("p.id IS NOT NULL").alias("paid"))
+
+
+def paid_by_now(batch: Batch) -> DataFrame:
+    """The same of orders that have a time, and one that comes."""
+    orders = batch.sources["orders"].where("at < '9999-12-31'")
+    return paid(replace(batch, sources={**batch.sources, "orders": orders}))
 
 
 def paid_turned_round(batch: Batch) -> DataFrame:
@@ -371,6 +384,21 @@ def _visits() -> StatefulProcessor:
                 state.clear()
 
     return Visits()
+
+
+def visits_until_now(batch: Batch) -> DataFrame:
+    """The same, with the watermark's time for the first time."""
+    from pyspark.sql import Row
+
+    base: Any = type(_visits())
+
+    class UntilNow(base):  # type: ignore[misc]
+        def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+            now = datetime.fromtimestamp(timerValues.getCurrentWatermarkInMs() / 1000, tz=UTC)
+            yield Row(id=key[0], rows=1, minutes=1, since=now)
+
+    rows = batch.sources["orders"].withWatermark("at", "30 seconds")
+    return rows.groupBy("id").transformWithState(UntilNow(), VISITS, "Append", "EventTime")
 
 
 def visits_at_different_times(batch: Batch) -> DataFrame:

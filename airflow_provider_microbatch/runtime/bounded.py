@@ -1,0 +1,135 @@
+"""What has to be true of a bounded batch, which begins with empty state and ends with the end of all time: each row
+that it was given is told in it, since no batch comes behind it that would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_microbatch.runtime.failure import BatchFailure
+from airflow_provider_microbatch.runtime.query_plan import PROCESSOR, below
+from airflow_provider_microbatch.runtime.streaming_folder import END_MS
+from airflow_provider_microbatch.runtime.watermarks import latest_events
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LAST_MS = END_MS - 366 * 86_400_000
+"""Event times end a year before the lane does: windows, gaps and what a join waits for come to them."""
+
+_TOLD_AT_LAST: Mapping[str, Sequence[str]] = {
+    "LeftOuter": ("left",),
+    "RightOuter": ("right",),
+    "FullOuter": ("left", "right"),
+}
+"""Sides of a join, by its type, of which a row without a partner is told when the watermark lets go of it."""
+
+_WAYS_ON = (
+    "In front of withWatermark, leave such rows out, or give them another time; or move all times by as many days "
+    "there, and back in the result. Then run the batch again"
+)
+
+_NO_DATETIME = (
+    "This was at the end of the data interval, at which all timers expire and timerValues.getCurrentWatermarkInMs() is "
+    "in the year 293,222. Python's datetime ends with the year 9999: if it was made of that number, take "
+    "expiredTimerInfo.getExpiryTimeInMs(), the timer's own time, or cut the number"
+)
+
+
+def check_clock(nodes: Sequence[Any]) -> None:
+    """Check that nothing of a bounded batch waits for a time of day, which never comes in it.
+
+    :param nodes: the nodes of Spark's plan, in its JVM.
+    :raises BatchFailure: naming the operator.
+    """
+    for node in nodes:
+        kind = node.getClass().getSimpleName()
+        if kind.startswith(PROCESSOR) and node.timeMode().toString() == "ProcessingTime":
+            raise BatchFailure(
+                "transform",
+                f"the transform uses transformWithState with timeMode 'ProcessingTime' ({kind} in Spark's plan), and a "
+                "data interval is made at one moment: its timers would never expire, and what they were to tell would "
+                "be in no table. Take 'EventTime' or 'None', and run the batch again",
+            )
+
+
+def check_times(figures: Mapping[str, Any], executed: Any) -> None:
+    """Check that the times of a bounded batch lie within its lane: Spark has dropped no row as late, and none is of a
+    moment that its end does not pass.
+
+    No entry can have the lane begin earlier, or end later. For Spark's operators each watermark below 0 is 0 (its
+    ``PropagateWatermarkSimulator`` sees to that), and what is not behind it is late, from the first batch on; and of a
+    watermark behind :data:`.streaming_folder.END_MS` a join makes one that is before everything.
+
+    :param figures: of Spark's batch with the data.
+    :param executed: Spark's plan of that batch as it was executed.
+    :raises BatchFailure: naming the ways on.
+    """
+    if late := figures["numRowsDroppedByWatermark"]:
+        raise BatchFailure(
+            "transform",
+            "in the column that has the watermark, rows of the data interval have 1970-01-01T00:00:00Z or a time "
+            f"before it. Spark's watermark begins there, so its operators dropped what is made of them ({late:,} "
+            f"rows), and it would be in no table. {_WAYS_ON}",
+        )
+    for node, latest in latest_events(executed):
+        if latest >= _LAST_MS:
+            raise BatchFailure(
+                "transform",
+                f"in the column {node.eventTime().name()!r}, which has the watermark, rows of the data interval have a "
+                "time in the year 293,220 or behind it, as 'infinity' of a database has. Spark's watermark goes no "
+                f"further, so what is made of them would be in no table. {_WAYS_ON}",
+            )
+
+
+@contextmanager
+def at_the_end(nodes: Sequence[Any]) -> Iterator[None]:
+    """Run the batch of the end inside. A processor whose code fails there is told of the moment, which no data shows.
+
+    :param nodes: the nodes of Spark's plan, in its JVM.
+    :raises BatchFailure: the one of inside.
+    """
+    try:
+        yield
+    except BatchFailure as failure:
+        if failure.origin == "transform" and any(
+            node.getClass().getSimpleName().startswith(PROCESSOR) for node in nodes
+        ):
+            failure.explain(_NO_DATETIME)
+        raise
+
+
+def check_all_told(spark: SparkSession, folder: str, batch_id: int, executed: Any, *, output_mode: str) -> None:
+    """Check that at the end nothing is kept that was yet to be told: of a null the watermark never lets go, since
+    nothing is before it or behind it, and the state ends with the batch.
+
+    :param folder: the attempt's own, in which Spark has committed the batch of the end.
+    :param batch_id: number of that batch.
+    :param executed: Spark's plan of that batch as it was executed.
+    :raises BatchFailure: naming the ways on.
+    """
+    for node in below(executed):
+        kind = node.getClass().getSimpleName()
+        if kind == "StreamingSymmetricHashJoinExec" and _rows_in(node):
+            # The other side may keep any rows: those without a partner are told by none.
+            reader = spark.read.format("statestore").option("batchId", batch_id)
+            reader = reader.option("operatorId", node.stateInfo().get().operatorId())
+            sides = _TOLD_AT_LAST.get(node.joinType().toString(), ())
+            kept = sum(reader.option("joinSide", side).load(f"file://{folder}").count() for side in sides)
+            what = f"rows of a join ({node.joinType().toString()}) that found no partner"
+        else:
+            kept = _rows_in(node) if output_mode == "append" and kind.endswith("StateStoreSaveExec") else 0
+            what = "groups of an aggregation"
+        if kept:
+            raise BatchFailure(
+                "transform",
+                f"at the end of the data interval there are {what} which no watermark lets go of ({kept:,}), and they "
+                "would be in no table: in a column that has a watermark, or that a join compares with one, they have "
+                f"no time (null), or one in the year 293,220 or behind it. {_WAYS_ON}",
+            )
+
+
+def _rows_in(node: Any) -> int:
+    """Rows that an operator keeps behind the batch."""
+    return int(node.longMetric("numTotalStateRows").value())
