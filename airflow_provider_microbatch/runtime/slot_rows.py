@@ -63,6 +63,7 @@ class ChangedRows:
         self._end: int = arguments["end"]
         self._relation: Relation | None = None
         self._parts: dict[int, Relation] = {}
+        self._tells_key = False
         self._learned: list[Relation] = []  # since the last change
         self._form: Form | None = None
         self.changes = 0
@@ -86,7 +87,8 @@ class ChangedRows:
                 # Also of a transaction that is passed over: the plugin tells a form once.
                 self._learn(message)
             elif message is not None:
-                self._know_part(message)
+                if self._learned:
+                    self._take_in(message)
                 if begun is not None and self._is_ours(message):
                     self.changes += 1
                     for operation, values in self._rows(message):
@@ -97,13 +99,17 @@ class ChangedRows:
             self._relation, self._form = form, None
         self._learned.append(form)
 
-    def _know_part(self, change: Change) -> None:
-        """A form that was told behind that of the table, before a change of the table's, is that of the partition which
-        has the row. Of a TRUNCATE, which tells the forms of all that it empties, it is that of another table."""
+    def _take_in(self, change: Change) -> None:
+        """Take in the forms that were told since the change before, and whether one that leaves out the old row leaves
+        the key as it was. A form behind that of the table, before a change of the table's, is that of the partition
+        which has the row. Of a TRUNCATE, which tells the forms of all that it empties, it is that of another table."""
         is_of_row = not isinstance(change, Truncate) and change.relation == self._oid
         if is_of_row and [form.id == self._oid for form in self._learned] == [True, False]:
             self._parts[self._learned[1].id] = self._learned[1]
         self._learned.clear()
+        # Changes of partitions come under the name of their table, whose own replica identity says nothing of theirs.
+        told = self._parts.values() or [self._relation]
+        self._tells_key = all(one is not None and one.tells(self._key) for one in told)
 
     def _is_ours(self, change: Change) -> bool:
         return self._oid in (change.relations if isinstance(change, Truncate) else (change.relation,))
@@ -142,17 +148,11 @@ class ChangedRows:
 
         :param old: of a change; None: what it tells of the old row is as in the new one.
         """
-        if not self._tells_key() if old is None else None in form.key(old):
+        if not self._tells_key if old is None else None in form.key(old):
             raise self._error(
                 f"was changed while its replica identity had not the whole key ({', '.join(self._key)}), so that the "
                 f"log does not tell which row it was. {_FROM_THEN_ON}"
             )
-
-    def _tells_key(self) -> bool:
-        """Whether a change that leaves out the old row has left the key as it was. Changes of partitions come under the
-        name of their table, whose own replica identity says nothing of theirs."""
-        told = self._parts.values() or [self._relation]
-        return all(one is not None and one.tells(self._key) for one in told)
 
     def _new_form(self) -> Form:
         relation = self._relation

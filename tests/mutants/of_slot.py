@@ -331,7 +331,7 @@ MUTATIONS = [
         name="what an update leaves out of the old row is as in the new one",
         why="a row that moved to another key, under another replica identity, is in the copy twice",
         file="runtime/slot_rows.py",
-        old="        if not self._tells_key() if old is None else None in form.key(old):\n",
+        old="        if not self._tells_key if old is None else None in form.key(old):\n",
         new="        if old is not None and None in form.key(old):\n",
         tests=(SLOT,),
     ),
