@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.runtime.failure import BatchFailure
-from airflow_provider_microbatch.runtime.query_plan import PROCESSOR, below
+from airflow_provider_microbatch.runtime.query_plan import below, is_processor
 from airflow_provider_microbatch.runtime.streaming_folder import END_MS
 from airflow_provider_microbatch.runtime.watermarks import latest_events
 
@@ -44,13 +44,13 @@ def check_clock(nodes: Sequence[Any]) -> None:
     :raises BatchFailure: naming the operator.
     """
     for node in nodes:
-        kind = node.getClass().getSimpleName()
-        if kind.startswith(PROCESSOR) and node.timeMode().toString() == "ProcessingTime":
+        if is_processor(node) and node.timeMode().toString() == "ProcessingTime":
             raise BatchFailure(
                 "transform",
-                f"the transform uses transformWithState with timeMode 'ProcessingTime' ({kind} in Spark's plan), and a "
-                "data interval is made at one moment: its timers would never expire, and what they were to tell would "
-                "be in no table. Take 'EventTime' or 'None', and run the batch again",
+                "the transform uses transformWithState with timeMode 'ProcessingTime' "
+                f"({node.getClass().getSimpleName()} in Spark's plan), and a data interval is made at one moment: its "
+                "timers would never expire, and what they were to tell would be in no table. Take 'EventTime' or "
+                "'None', and run the batch again",
             )
 
 
@@ -93,9 +93,7 @@ def at_the_end(nodes: Sequence[Any]) -> Iterator[None]:
     try:
         yield
     except BatchFailure as failure:
-        if failure.origin == "transform" and any(
-            node.getClass().getSimpleName().startswith(PROCESSOR) for node in nodes
-        ):
+        if failure.origin == "transform" and any(map(is_processor, nodes)):
             failure.explain(_NO_DATETIME)
         raise
 

@@ -9,7 +9,13 @@ from textwrap import shorten
 from typing import Any, NoReturn
 
 from airflow_provider_microbatch.runtime.failure import BatchFailure
-from airflow_provider_microbatch.runtime.query_plan import IN_ORDER, PROCESSOR, digest_of, keeps_state, without_numbers
+from airflow_provider_microbatch.runtime.query_plan import (
+    IN_ORDER,
+    digest_of,
+    is_processor,
+    keeps_state,
+    without_numbers,
+)
 
 _CODES = (
     "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE",
@@ -27,10 +33,7 @@ _TOLD = re.compile(rf"\[(?:{'|'.join(_CODES)})[A-Z_.]*\] (.+?)\s*(?:If you want 
 
 _LAID_BY: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "spark.sql.dropDuplicates.deterministicKeyOrder.enabled": ("true", lambda node: _keys_of(node) > IN_ORDER),
-    "spark.sql.streaming.stateStore.rocksdb.mergeOperatorVersion": (
-        "2",
-        lambda node: node.getClass().getSimpleName().startswith(PROCESSOR),  # its lists
-    ),
+    "spark.sql.streaming.stateStore.rocksdb.mergeOperatorVersion": ("2", is_processor),  # its lists
     "spark.sql.streaming.stateStore.rowChecksum.enabled": ("true", lambda node: True),
 }
 """Settings of newer versions of Spark, with the value by which rows of state lie otherwise, and of which operators."""

@@ -171,7 +171,7 @@ class Query:
 
     def _code_of(self, node: Any) -> str:
         """A digest of the code of a processor; empty for any other node."""
-        if not node.getClass().getSimpleName().startswith(PROCESSOR):
+        if not is_processor(node):
             return ""
         return digest_of("\n".join(chain.from_iterable(map(self._functions_in, each(node.expressions())))))
 
@@ -197,6 +197,11 @@ class Query:
     def _part(self, node: Any) -> Any:
         """The part of the query that a node stands for by its name; None if it stands for itself."""
         return self._named[node.cteId()] if node.getClass().getSimpleName() == "CTERelationRef" else None
+
+
+def is_processor(node: Any) -> bool:
+    """Whether the node is one of ``transformWithState``, in any of its forms."""
+    return bool(node.getClass().getSimpleName().startswith(PROCESSOR))
 
 
 def _parts_of(node: Any) -> list[Any]:
