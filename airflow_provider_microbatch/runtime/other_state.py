@@ -234,6 +234,14 @@ def refuse_other_spark(kept_by: str, version: str) -> None:
         )
 
 
+def newer_settings(conf: Mapping[str, str]) -> list[str]:
+    """The settings by which rows of state lie as older versions of Spark do not have them.
+
+    :param conf: the settings that the state was made with.
+    """
+    return [key for key, (value, _) in _LAID_BY.items() if conf.get(key) == value]
+
+
 def refuse_passed_over(conf: Mapping[str, str], known: Collection[str], nodes: Iterable[Any], *, kept_by: str) -> None:
     """Refuse state whose rows lie as a newer Spark's setting has them, by a Spark that does not know the setting: it
     passes over what it does not know, and reads the rows as what they are not, without an error.
@@ -244,7 +252,7 @@ def refuse_passed_over(conf: Mapping[str, str], known: Collection[str], nodes: I
     :param kept_by: version of the Spark of the batch before.
     :raises BatchFailure: naming the setting, and the way on.
     """
-    passed = [key for key, (value, _) in _LAID_BY.items() if conf.get(key) == value and key not in known]
+    passed = [key for key in newer_settings(conf) if key not in known]
     for node in nodes if passed else ():
         for key in passed:
             if keeps_state(node) and _LAID_BY[key][1](node):

@@ -24,6 +24,7 @@ from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.runtime.kept_columns import kept_columns
 from airflow_provider_microbatch.runtime.other_state import (
     columns_told,
+    newer_settings,
     refuse_first_operator,
     refuse_moved_columns,
     refuse_moved_state,
@@ -182,9 +183,9 @@ def run_query(
         # batches.
         is_first = before is None or before.get("since") == job.batch_id
         _keep_state_by_ids(spark, whole=is_first or (job.batch_id + 1) % SNAPSHOT_EVERY == 0)
-        conf = pinned = _pinned_by_spark(spark)
-        if before is not None:
-            conf = dict(before["conf"])
+        conf = dict(before["conf"]) if before is not None else _pinned_by_spark(spark)
+        if before is not None and newer_settings(conf):
+            pinned = _pinned_by_spark(spark)
             refuse_passed_over(conf, pinned, planned.nodes, kept_by=str(was.get("sparkVersion", "another version")))
         conf.pop(EVOLUTION, None)  # the checkpoint's own, where it has it
         uses, names = _in_order(result, streaming.sources)
