@@ -185,14 +185,15 @@ class OpenSink(ABC):
     def check(self) -> None:
         """Raise :class:`~airflow_provider_microbatch.exceptions.SinkError` if the sink cannot be written at all."""
 
-    def known_as(self) -> str | None:
+    def known_as(self) -> Sequence[str]:
         """What tells the table from all others, as its server knows it, by whichever address or connection it is
-        reached; None if nothing does, or a definition tells as much. Two sinks of a pipeline that are known as the same
-        write to one table. Asked if a pipeline has several sinks of a kind.
+        reached; behind that, what tells tables that have rows in common with it. Empty if nothing does, or a definition
+        tells as much. Two sinks of a pipeline may not write to one table, nor one of them to a part of the other's.
+        Asked if a pipeline has several sinks of a kind.
 
         :raises SinkError: if the server cannot be asked.
         """
-        return None
+        return ()
 
     def admits(self, batch: BatchIdentity) -> bool:
         """Whether the batch may be planned, or run, given the sink's present state; asked before anything is written.

@@ -29,6 +29,8 @@ from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink,
 from airflow_provider_microbatch.sinks.manifest import ADOPTED
 from airflow_provider_microbatch.sinks.overlap import first_overlap
 
+_OF_ITS_OWN = "Give each sink a table of its own; rows for one table are one frame (union)."
+
 
 def check_sinks(sinks: Mapping[str, Sink], *, unnamed: bool = False) -> None:
     """Check that each sink is a sink of one table, and that no two share a table.
@@ -47,7 +49,7 @@ def check_sinks(sinks: Mapping[str, Sink], *, unnamed: bool = False) -> None:
         first, second = (repr(name) if name else "sink=…" for name in overlap)
         raise DefinitionError(
             f"sinks {first} and {second} write to one table, or one within the other's: {one!r} and {other!r}. "
-            "Give each a table of its own; rows for one table are one frame (union)."
+            f"{_OF_ITS_OWN}"
         )
 
 
@@ -129,11 +131,18 @@ class OpenSinks(OpenSink):
     def check(self) -> None:
         for sink in self._sinks.values():
             sink.check()
-        kinds, known = [type(sink) for sink in self._sinks.values()], dict[tuple[type, str], str]()
-        for name, sink in self._sinks.items():
-            told = sink.known_as() if kinds.count(type(sink)) > 1 else None
-            if told is not None and (other := known.setdefault((type(sink), told), name)) != name:
-                raise SinkError(self._is_one(self._sinks[other], sink))
+        kinds, known = [type(sink) for sink in self._sinks.values()], dict[tuple[type, str], OpenSink]()
+        several = [(sink, sink.known_as()) for sink in self._sinks.values() if kinds.count(type(sink)) > 1]
+        for sink, names in several:
+            for own in names[:1]:
+                if (other := known.setdefault((type(sink), own), sink)) is not sink:
+                    raise SinkError(self._is_one(other, sink))
+        for sink, names in several:
+            for other in (known[type(sink), part] for part in names[1:] if (type(sink), part) in known):
+                raise SinkError(
+                    f"{sink.location()} and {other.location()} have rows in common: one table is a part of the other. "
+                    f"Readers would find rows of both sinks there, and a batch would be in twice. {_OF_ITS_OWN}"
+                )
 
     def admits(self, batch: BatchIdentity) -> bool:
         return all(sink.admits(batch) for sink in self._sinks.values())
@@ -243,10 +252,7 @@ class OpenSinks(OpenSink):
 
     @staticmethod
     def _is_one(one: OpenSink, other: OpenSink) -> str:
-        return (
-            f"{one.location()} and {other.location()} are one table, by two addresses or connections. Give each sink a "
-            "table of its own; rows for one table are one frame (union)."
-        )
+        return f"{one.location()} and {other.location()} are one table, by two addresses or connections. {_OF_ITS_OWN}"
 
     def _check_complete(self, batch: ExpectedBatch, epoch: int) -> None:
         """Check that each sink has a stage of the attempt, or its output; and, where one keeps what it gets for good,

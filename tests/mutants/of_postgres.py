@@ -347,6 +347,14 @@ MUTATIONS = [
         tests=("tests/postgres/test_parts.py",),
     ),
     Mutation(
+        name="two sinks of a pipeline write into each other's table of PostgreSQL",
+        why="readers find rows twice, and an older state takes a newer one's place",
+        file="sinks/postgres/open.py",
+        old="            names = (self._sink.name, *Kin(connection, self._sink.name).names())\n",
+        new="            names = (self._sink.name,)\n",
+        tests=("tests/postgres/test_parts.py",),
+    ),
+    Mutation(
         name="a batch goes out with rows that may be another pipeline's",
         why="what that has published is gone, and nothing tells of it",
         file="sinks/postgres/open.py",

@@ -46,8 +46,8 @@ MUTATIONS = [
         name="two sinks that their server knows as one table get batches",
         why="the second one finds the first one's mark, and its rows are nowhere, in green",
         file="sinks/several.py",
-        old="            if told is not None and (other :=",
-        new="            if False and (other :=",
+        old="                if (other := known.setdefault",
+        new="                if False and (other := known.setdefault",
         tests=("tests/sinks/test_several.py",),
     ),
     Mutation(
@@ -62,8 +62,8 @@ MUTATIONS = [
         name="a topic is not known by its id",
         why="two connections to one cluster make two tables of it, and one frame of each batch is nowhere, in green",
         file="sinks/kafka/opened.py",
-        old="        return self._topic.id\n",
-        new="        return str(self._sink.conn_id)\n",
+        old="        return [self._topic.id]\n",
+        new="        return [str(self._sink.conn_id)]\n",
         tests=("tests/kafka/test_kept_topics.py",),
     ),
     Mutation(

@@ -240,7 +240,7 @@ def test_what_the_extra_has_is_libpqs_or_airflows(tmp_path: Path, extra: dict[st
 def test_a_table_is_known_as_one_by_whichever_session_it_is_looked_at(tmp_path: Path) -> None:
     """Two connections to it are two sinks of one table, which is refused before anything is planned."""
 
-    def known(zone: str) -> str:
+    def known(zone: str) -> list[str]:
         connection = database.connection_of(database.CONN_ID, extra={"options": f"-c TimeZone={zone}"})
         definition = database.sink_in(tmp_path).definition
         return OpenPostgres(definition, opened.SinkContext(connect=lambda _: connection)).known_as()

@@ -15,10 +15,12 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import ForeignBatchError, SinkError
 from airflow_provider_microbatch.sinks import ExpectedBatch, OpenSink, SinkContext
+from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.postgres import open as opened
 from airflow_provider_microbatch.sinks.postgres.kin import Kin
 from airflow_provider_microbatch.sinks.postgres.open import OpenPostgres
 from airflow_provider_microbatch.sinks.postgres.records import Records
+from airflow_provider_microbatch.sinks.several import Sinks
 from tests.postgres import database
 from tests.postgres.stages import write_lines
 from tests.postgres.test_lost_rows import CHANGE, MERGE, run
@@ -262,6 +264,38 @@ def test_where_neither_may_look_at_the_others_record_none_takes_out_rows_of_both
     assert "DELETE" not in str(refused.value)
     assert first.unrecorded(expect(**WHOLE), []) is not None
     assert [id for (id,) in database.rows(whole, "id")] == [1500]
+
+
+@pytest.mark.parametrize("merge", [None, MERGE])
+@pytest.mark.parametrize(
+    "part_of",
+    [
+        "CREATE TABLE {part} PARTITION OF {whole} FOR VALUES FROM (1000) TO (2000)",
+        "ALTER TABLE {whole} ATTACH PARTITION {part} DEFAULT",
+    ],
+)
+def test_two_sinks_of_a_pipeline_that_have_rows_in_common_are_refused_before_anything_is_planned(
+    tmp_path: Path, merge: Merge | None, part_of: str
+) -> None:
+    """Rows were there twice, or stood in each other's way with a DELETE that led nowhere; of merged rows an older state
+    took the place of a newer one."""
+    whole, part, other = (database.table_in(tmp_path, name) for name in ("Orders", "Late", "Other"))
+    key = "PRIMARY KEY" if merge is not None else ""
+    columns = f'id bigint {key}, ts int, note text, "_batch_lane" text, "_batch_id" bigint'
+    run(f"CREATE TABLE {whole} ({columns}) PARTITION BY RANGE (id)")
+    run(f"CREATE TABLE {other} PARTITION OF {whole} FOR VALUES FROM (0) TO (1000)")
+    if part_of.startswith("ALTER"):
+        run(f"CREATE TABLE {part} ({columns})")
+    of_table = {name: database.sink_in(tmp_path, table=name, merge=merge).definition for name in ("Orders", "Late")}
+    both = Sinks(of_table).open(SinkContext(connect=database.connection_of))
+    if part_of.startswith("ALTER"):
+        both.check()
+    run(part_of.format(whole=whole, part=part))
+    told = r"Orders and .*Late have rows in common: one table is a part of the other.* Give each sink a table"
+    with pytest.raises(SinkError, match=told):
+        both.check()
+    parts = {name: database.sink_in(tmp_path, table=name, merge=merge).definition for name in ("Other", "Late")}
+    Sinks(parts).open(SinkContext(connect=database.connection_of)).check()
 
 
 def test_merged_changes_of_two_pipelines_are_in_nobodys_way(tmp_path: Path) -> None:

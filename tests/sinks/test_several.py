@@ -211,10 +211,10 @@ def test_what_are_no_sinks_of_one_batch(sinks: dict[str, Sink], said: str) -> No
 class Aliased(FileSink):
     """A table by an address that does not show whose it is, as a topic is by a connection.
 
-    :param known: what its server knows it as.
+    :param known: what its server knows it as, then the tables that have rows in common with it.
     """
 
-    known: str | None = None
+    known: tuple[str, ...] = ()
     alias: str = ""
 
     @property
@@ -230,11 +230,11 @@ class Aliased(FileSink):
     def location(self) -> str:
         return f"{self.alias}:{super().location()}"
 
-    def known_as(self) -> str | None:
+    def known_as(self) -> tuple[str, ...]:
         return self.known
 
 
-def aliased(folder: Path, **known: str | None) -> OpenSink:
+def aliased(folder: Path, **known: tuple[str, ...]) -> OpenSink:
     """Sinks of these names that are all one table."""
     made = {name: Aliased(str(folder), format="json", alias=name, known=told) for name, told in known.items()}
     return Sinks(made).open(SinkContext())
@@ -242,12 +242,24 @@ def aliased(folder: Path, **known: str | None) -> OpenSink:
 
 def test_two_sinks_that_a_server_knows_as_one_table_are_refused_before_anything_is_planned(tmp_path: Path) -> None:
     with pytest.raises(SinkError, match=r"a:\S+ and c:\S+ are one table, by two addresses or connections\. Give each"):
-        aliased(tmp_path, a="t1", b="t2", c="t1").check()
-    aliased(tmp_path, a="t1", b="t2", c=None, d=None).check()
+        aliased(tmp_path, a=("t1",), b=("t2",), c=("t1",)).check()
+    aliased(tmp_path, a=("t1",), b=("t2",), c=(), d=()).check()
+
+
+@pytest.mark.parametrize("known", [{"a": ("t1",), "b": ("t2", "t1")}, {"a": ("t1", "t2"), "b": ("t2",)}])
+def test_two_sinks_one_of_which_is_a_part_of_the_other_are_refused_likewise(
+    tmp_path: Path, known: dict[str, tuple[str, ...]]
+) -> None:
+    with pytest.raises(SinkError, match=r"[ab]:\S+ and [ab]:\S+ have rows in common: .* Give each sink a table"):
+        aliased(tmp_path, **known).check()
+
+
+def test_two_parts_of_one_table_are_two_tables(tmp_path: Path) -> None:
+    aliased(tmp_path, a=("t1", "all"), b=("t2", "all")).check()
 
 
 def test_a_frame_that_came_to_no_table_of_its_own_is_no_batch(tmp_path: Path) -> None:
-    sink = aliased(tmp_path, a=None, b=None)
+    sink = aliased(tmp_path, a=(), b=())
     write_stage(sink.tables[0], 1, frame="a")
     told = r"live/7 is in by the frame 'a' alone: a:\S+ and b:\S+ are one table"
     for _ in range(2):

@@ -71,8 +71,8 @@ class OpenKafka(StagedInFiles):
         if self._marks.are_there():
             self._marks.check()
 
-    def known_as(self) -> str:
-        return self._topic.id
+    def known_as(self) -> list[str]:
+        return [self._topic.id]
 
     def make_ready(self, tables: KnownTables, *, is_there: Callable[[], bool]) -> None:
         root = self._files.root

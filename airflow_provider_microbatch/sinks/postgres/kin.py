@@ -52,11 +52,15 @@ FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = relnamespace WHERE nspname 
 class Kin:
     """Within a transaction.
 
-    :param table: the table, to which batches are appended. Merged changes are in tables of their own, and have no lane.
+    :param table: the table. If changes are merged into it, its rows have no lane, and :meth:`names` alone is asked.
     """
 
     connection: psycopg.Connection[Row]
     table: TableName
+
+    def names(self) -> list[TableName]:
+        """The tables, by schema and name."""
+        return [TableName(schema, name) for schema, name, _ in self._related()]
 
     def hold(self, key: BatchKey) -> None:
         """Called first in a transaction that publishes the batch: makes those wait that publish one of its number to
@@ -93,9 +97,12 @@ class Kin:
         """For the record of each schema the tables that have rows in common, with whether this one is a part of it. A
         table has thousands of parts, mostly of one schema."""
         found = defaultdict[TableName, dict[str, bool]](dict)
-        for schema, name, is_above in execute(self.connection, _RELATED, self.table.text, self.table.text).fetchall():
+        for schema, name, is_above in self._related():
             found[TableName(schema, BATCHES)][name] = is_above
         return found
+
+    def _related(self) -> list[Row]:
+        return execute(self.connection, _RELATED, self.table.text, self.table.text).fetchall()
 
     def _others(
         self, records: TableName, names: Collection[str], batch: BatchIdentity

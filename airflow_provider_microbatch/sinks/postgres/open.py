@@ -33,7 +33,7 @@ from airflow_provider_microbatch.sinks.postgres.columns import (
 )
 from airflow_provider_microbatch.sinks.postgres.database import Database, Row, execute
 from airflow_provider_microbatch.sinks.postgres.intake import intake_of
-from airflow_provider_microbatch.sinks.postgres.kin import of_unseen
+from airflow_provider_microbatch.sinks.postgres.kin import Kin, of_unseen
 from airflow_provider_microbatch.sinks.postgres.known_merge import check_merge
 from airflow_provider_microbatch.sinks.postgres.load import Loaded, Staged, load
 from airflow_provider_microbatch.sinks.postgres.names import BATCHES, STAGE, TABLES, TableName
@@ -83,8 +83,8 @@ class OpenPostgres(StagedInFiles, TellsDropped):
         check_writable(self._files.root)  # the stages' folder is no table
         self._database.run(f"look at {self._sink.name}", self._check)
 
-    def known_as(self) -> str:
-        def look(connection: Connection) -> str:
+    def known_as(self) -> list[str]:
+        def look(connection: Connection) -> list[str]:
             # Of two servers one of which is made of the other's backup, system identifier and object ids are the same.
             # As a number: how a time is written is the session's.
             told = execute(
@@ -92,7 +92,8 @@ class OpenPostgres(StagedInFiles, TellsDropped):
                 "SELECT (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint::text, oid::text "
                 "FROM pg_database WHERE datname = current_database()",
             ).fetchone()
-            return " ".join((*(told or ()), self._sink.name.sql))
+            names = (self._sink.name, *Kin(connection, self._sink.name).names())
+            return [" ".join((*(told or ()), name.sql)) for name in names]
 
         return self._database.run(f"look where {self._sink.name} is", look)
 
