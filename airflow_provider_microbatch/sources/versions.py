@@ -231,10 +231,7 @@ class OpenVersions(OpenSource, Generic[P, H, U]):
     def gone_since(self, position: Offset | None) -> str | None:
         """Look at all versions behind the position, and at their files, which may be kept for shorter than the history
         that names them."""
-        try:
-            return self._named(lambda: self._gone_since(self._look(), self._start(position)))
-        except SourceError as error:
-            return str(error)
+        return self._named(lambda: self._gone_since(self._look(), self._start(position)))
 
     def _gone_since(self, history: H, begin: P | None) -> str | None:
         if begin is None and not self._begins_with_all:
