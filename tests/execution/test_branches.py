@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -448,3 +449,23 @@ def test_what_an_attempt_has_published_to_one_branch_it_publishes_to_no_other(
     table(world).manage_snapshots().remove_branch("audit").commit()
     world.execution.publish(attempt)
     assert rows(world) == [0, 1, 2]
+
+
+def test_a_table_that_was_renamed_in_its_catalog_is_asked_by_its_new_name_alone(world: World) -> None:
+    """The old name has no table, or somebody else's: a check told that for good, with a way on that took the table's
+    own records away, and no command ran any more."""
+    catalog = opened_in(world.lake)._log.catalog.get()
+    catalog.rename_table("shop.orders", "shop.sales")
+    world.options["sink"] = replace(sink_in(world.lake), table="shop.sales")
+    told = [finding.message for finding in check_table(world.checkpoint, everything=True).findings]
+    assert any("has no table shop.orders" in one for one in told), "until a run has named the new one"
+    world.land(2)
+    world.run(2)
+    assert not check_table(world.checkpoint, everything=True).findings
+    catalog.create_table("shop.orders", pa.schema([("id", pa.int64())]), location=f"file://{world.root / 'theirs'}")
+    assert not check_table(world.checkpoint, everything=True).findings
+    applied(world, rewind(1))
+    world.run(3)
+    found = catalog.load_table("shop.sales").scan().to_arrow()["id"].to_pylist()
+    assert sorted(found) == [0, 1, 2]
+    assert not check_table(world.checkpoint, everything=True).findings

@@ -193,4 +193,12 @@ MUTATIONS = [
         new="        changed = checkpoint.maintenance.check_none() < 0\n",
         tests=(LATE, LATE_COMMANDS),
     ),
+    Mutation(
+        name="a table that was renamed in its catalog is asked by its name of before",
+        why="check tells for good that it was dropped, with a way on that takes its records away; no command runs",
+        file="upkeep/commands/site.py",
+        old="            return any(one.is_table_of(table.definition, self._tables) for one in newest.tables)\n",
+        new="            raise\n",
+        tests=("tests/execution/test_branches.py",),
+    ),
 ]

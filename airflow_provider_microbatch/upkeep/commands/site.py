@@ -250,14 +250,25 @@ class Recorded:
         return [sink for sink in found if not self.is_gone(sink)] or found
 
     def is_gone(self, sink: OpenSink) -> bool:
-        """Whether all that the sink wrote to was dropped from tables that are there: a branch that was merged, say. It
-        can be asked for nothing, and would stop every command that asks all sinks on record."""
+        """Whether all that the sink wrote to was dropped from tables that are there (a branch that was merged, say), or
+        goes by other names now. It can be asked for nothing, and would stop every command that asks all sinks on
+        record."""
         place = str(sink.definition.to_dict())
         if place not in self._gone:
             self._gone[place] = False
             with suppress(SinkError, DefinitionError):  # whoever asks it for batches is told that
-                self._gone[place] = all(table.is_gone() for table in sink.tables)
+                self._gone[place] = all(self._is_gone(table) for table in sink.tables)
         return self._gone[place]
+
+    def _is_gone(self, table: OpenSink) -> bool:
+        try:
+            return table.is_gone()
+        except SinkError:
+            # A table that was renamed where the pipeline names it anew: that one tells what this one had.
+            newest = None if self.newest is None else self._usable.get(self.newest.definition or "")
+            if newest is None or table in newest.tables:
+                raise
+            return any(one.is_table_of(table.definition, self._tables) for one in newest.tables)
 
     def on_record(self) -> list[OpenSink]:
         """The sinks that can be used from here, each once, also those that are gone.
