@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_provider_microbatch.runtime.files import ReadResult, literally
+from airflow_provider_microbatch.runtime.parquet_settings import kept_whole
 from airflow_provider_microbatch.runtime.streaming_job import Stream
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ def copied(found: ReadResult, *, name: str, folder: Path) -> Stream:
     :param name: name of the source, for messages.
     :param folder: a folder of the attempt's own; must not exist yet. The driver and the executors share it.
     """
-    found.frame.write.parquet(f"file://{folder}")
+    with kept_whole(found.frame.sparkSession):
+        found.frame.write.parquet(f"file://{folder}")
     files = sorted(folder.glob("part-*"))
     lines = [json.dumps({"path": file.as_uri(), "timestamp": 0, "batchId": 0}, separators=(",", ":")) for file in files]
     # After the write: only then is it known where a range without an end has ended.

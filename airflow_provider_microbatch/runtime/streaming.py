@@ -32,6 +32,7 @@ from airflow_provider_microbatch.runtime.other_state import (
     refuse_other_state,
     refuse_passed_over,
 )
+from airflow_provider_microbatch.runtime.parquet_settings import kept_whole
 from airflow_provider_microbatch.runtime.query_plan import SOURCE, Query, source_of
 from airflow_provider_microbatch.runtime.streaming_folder import (
     ROWS,
@@ -250,7 +251,8 @@ def run_query(
 def _keep(folder: Path, frame: DataFrame) -> None:
     """Keep rows for a later moment. Spark's own copy of a frame may be lost with an executor, and could not be made
     again: the state has gone on."""
-    with failing_as("write", where="the rows from before the end of the interval"):
+    where = "the rows from before the end of the interval"
+    with failing_as("write", where=where), kept_whole(frame.sparkSession):
         frame.write.parquet(f"file://{folder}")
 
 

@@ -15,20 +15,11 @@ from airflow_provider_microbatch.runtime.access import options_of
 from airflow_provider_microbatch.runtime.counting import wrote
 from airflow_provider_microbatch.runtime.failure import BatchFailure, cause_of
 from airflow_provider_microbatch.runtime.hadoop_files import files_in_bucket
+from airflow_provider_microbatch.runtime.parquet_settings import kept_whole
 from airflow_provider_microbatch.runtime.session import folder_beside_driver
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-_AS_OTHERS_READ = {
-    # Other programs, which merge files, read 96-bit times as nanoseconds: these end in the year 2262, and wrap around.
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # Only Spark knows, by a key of its own in the file, that days of before 1582-10-15 are in the Julian calendar.
-    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
-    # A column may bring the id that it had in another table. Where a file has one id, Iceberg knows no column by name.
-    "spark.sql.parquet.fieldId.write.enabled": "false",
-}
-"""Settings of Spark's for files of a table with a log, whose readers know nothing of what is Spark's own."""
 
 TIMES = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
@@ -111,18 +102,11 @@ def write_marked(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | 
         constants[name] = constants[name].cast("bigint" if isinstance(value, int) else "string")
     marked = frame.withColumns(constants)
     groups = {name: transforms.column(marked, *how) for name, how in arguments.get("groups", {}).items()}
-    conf = marked.sparkSession.conf
-    before = {name: str(conf.get(name)) for name in _AS_OTHERS_READ}
-    try:
-        for name, value in _AS_OTHERS_READ.items():
-            conf.set(name, value)
+    with kept_whole(marked.sparkSession):
         if groups:
             listing = write(marked.withColumns(groups), {**arguments, "partition_by": list(groups)})
         else:
             listing = write(marked, arguments)
-    finally:
-        for name, value in before.items():
-            conf.set(name, value)
     # Write the columns before the manifest: a complete stage must have its columns.
     report.write_schema(marked.sparkSession, arguments["path"], marked.schema, options=options_of(arguments))
     return listing

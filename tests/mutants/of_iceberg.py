@@ -433,7 +433,7 @@ MUTATIONS = [
     Mutation(
         name="a file of a stage has ids that its columns bring from another table",
         why="readers of the Iceberg table find nulls, or another column's values, or none can read it",
-        file="runtime/write.py",
+        file="runtime/parquet_settings.py",
         old='    "spark.sql.parquet.fieldId.write.enabled": "false",\n',
         new="",
         tests=("tests/sinks/test_iceberg_spark.py",),
@@ -441,7 +441,7 @@ MUTATIONS = [
     Mutation(
         name="the calendar of a table's old days is that which a pipeline's setting says",
         why="all readers but Spark's own of Parquet find days of before 1582 that are up to ten days off",
-        file="runtime/write.py",
+        file="runtime/parquet_settings.py",
         old='    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",\n',
         new="",
         tests=("tests/runtime/test_run_job.py",),

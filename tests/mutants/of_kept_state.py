@@ -363,4 +363,20 @@ MUTATIONS = [
         new="KeyError):",
         tests=("tests/state/test_hostile_state.py",),
     ),
+    Mutation(
+        name="what an interval tells first is kept by the pipeline's settings",
+        why="times lose the digits of their microseconds",
+        file="runtime/streaming.py",
+        old='failing_as("write", where=where), kept_whole(frame.sparkSession):',
+        new='failing_as("write", where=where):',
+        tests=(INTERVALS,),
+    ),
+    Mutation(
+        name="rows are copied by the pipeline's settings",
+        why="two rows of one millisecond are one, in green",
+        file="runtime/copied_rows.py",
+        old="    with kept_whole(found.frame.sparkSession):\n",
+        new="    if True:\n",
+        tests=(INTERVALS,),
+    ),
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,14 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import CheckpointError, EngineError, IntervalError
+from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.runtime import streaming
+from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources.file import FileSource
 from tests.execution.intervals import backfill_run
 from tests.state.dying import dying
 from tests.state.intervals import IntervalsWorld, minute
-from tests.state.stateful import SessionEngine
+from tests.state.stateful import CONF, SessionEngine
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -64,6 +67,27 @@ def test_each_interval_begins_with_empty_state_and_tells_what_waits_for_the_wate
 
     assert world.hours() == [[minute("00:10", 1), minute("00:50", 1)], [minute("00:10", 1), minute("01:30", 1)]]
     assert world.left() == []
+
+
+@pytest.mark.parametrize("kind", [IntervalsWorld, ArchivedWorld])
+def test_what_a_job_keeps_of_its_rows_has_all_digits_of_their_times_whatever_the_pipeline_writes_by(
+    tmp_path: Path, engine: SessionEngine, kind: type[IntervalsWorld]
+) -> None:
+    """Two rows of one millisecond were one, or showed the millisecond alone."""
+
+    class Exact(kind):  # type: ignore[misc, valid-type]
+        @property
+        def pipeline(self) -> Pipeline:
+            named: Pipeline = super().pipeline
+            lake = str(self.root / self.lake)
+            format = {"timestampFormat": "HH:mm:ss.SSSSSS"}
+            return replace(named, sink=FileSink(lake, format="json", options=format))
+
+    conf = {**CONF, "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MILLIS"}
+    world = Exact(tmp_path, "tests.state.transforms:once_a_moment", engine=engine, mode="append", conf=conf)
+    world.land_at(0.5, (1, "00:10:00.123456"), (1, "00:10:00.123789"), (1, "00:10:00.123456"))
+    world.run_hour(0)
+    assert world.hours() == [["1 00:10:00.123456", "1 00:10:00.123789"]]
 
 
 def test_what_has_no_watermark_is_an_aggregate_of_the_interval_alone_and_a_replay_replaces_it(

@@ -53,6 +53,11 @@ def once(batch: Batch) -> DataFrame:
     return batch.sources["orders"].dropDuplicates(["id"])
 
 
+def once_a_moment(batch: Batch) -> DataFrame:
+    """Each row of a time once."""
+    return batch.sources["orders"].withWatermark("at", "30 seconds").dropDuplicates(["id", "at"])
+
+
 def once_by_five(batch: Batch) -> DataFrame:
     """Each row once, by five columns of one type."""
     return (
