@@ -167,9 +167,10 @@ class IntervalWork:
         :param code: the code that the run has; None if the run does not know.
         :raises NothingInIntervalError: if there is nothing to do, with the reason.
         :raises IntervalError: if another interval has taken data of this one and has no batch of it.
-        :raises BatchInProgressError: if another run is alive at a batch that would have to be replayed.
-        :raises AttemptFencedError: if another run is alive at such a batch, and a batch of the interval's own lane is
-            planned: the run's retry makes both.
+        :raises BatchInProgressError: if another run is alive at the one batch that an earlier run of the partition has
+            made, and that this one would replay.
+        :raises AttemptFencedError: if another run is alive at a batch that other lanes have of the interval's data, and
+            that has to be replayed: the run's retry makes it.
         :raises SourceError: if a source cannot read the range of a batch again that would have to be replayed.
         """
         self._planner.begin(run)
@@ -223,14 +224,11 @@ class IntervalWork:
         try:
             return self._ready(keys, run, code)
         except BatchInProgressError as busy:
-            # A skip is green: no run would come back for a batch that has taken its data from all other lanes, nor for
-            # the replay that this run asked for before it died.
-            asked = [str(key) for key in keys if self._has_asked(key, run)]
-            if asked:
-                raise AttemptFencedError(f"{busy} The replay of {', '.join(asked)} waits: try again.") from busy
-            if lane_batch is None or self._is_committed(lane_batch):
+            if keys == [lane_batch] and self._is_committed(keys[0]):
                 raise
-            raise AttemptFencedError(f"{busy} Batch {lane_batch} is planned and waits: try again.") from busy
+            # A skip is green: no run would come back for a batch that has taken its data from all other lanes, nor for
+            # a replay of what the interval shares with others.
+            raise AttemptFencedError(f"{busy} This run has {names_of(keys)} to make: try again.") from busy
 
     def run(self, *, run: RunIdentity, code: Code, **how: Any) -> RunSummary:
         """Plan, then run each batch to its commit; a retry goes on where this run ended.
@@ -454,10 +452,6 @@ class IntervalWork:
         return not any(
             by is not None and run.relation_to(by) in (Relation.SAME, Relation.EARLIER) for by in asked
         )  # fmt: skip
-
-    def _has_asked(self, key: BatchKey, run: RunIdentity) -> bool:
-        waiting = [request.run for request in self._checkpoint.replays.pending(key)]
-        return any(by is not None and run.is_of(by) for by in waiting)
 
     def _sources_of(self, key: BatchKey) -> OpenedSources:
         return OpenedSources(

@@ -15,7 +15,6 @@ from airflow_provider_microbatch.checkpoint.log import MetadataLog
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import (
     AttemptFencedError,
-    BatchInProgressError,
     BatchSetAsideError,
     CheckpointError,
     EngineError,
@@ -206,7 +205,7 @@ def test_a_run_that_has_planned_its_lane_and_cannot_replay_yet_is_tried_again(tm
     def meanwhile(job: Job) -> None:
         if job.epoch == 2:
             world.land_at(0.2, 2)
-            with pytest.raises(AttemptFencedError, match=r"batch live/0 is in progress.*is planned and waits"):
+            with pytest.raises(AttemptFencedError, match=r"live/0 is in progress.*has batches live/0, \S+ to make"):
                 world.backfill(hour(0), 11)
 
     world.run(1, InlineEngine(before_stage=meanwhile), clear_number=1)
@@ -214,7 +213,8 @@ def test_a_run_that_has_planned_its_lane_and_cannot_replay_yet_is_tried_again(tm
     assert world.ids() == [1, 2]
 
 
-def test_a_batch_that_another_run_is_alive_at_is_not_asked_for(tmp_path: Path) -> None:
+def test_a_batch_that_another_run_is_alive_at_is_not_asked_for_and_the_run_is_tried_again(tmp_path: Path) -> None:
+    """Skipped, in green, it would leave both with rows of the code of before: nobody else comes for them."""
     world = IntervalWorld(tmp_path, on_overlap="replay")
     world.land_at(0.1, 1)
     world.run(1)
@@ -224,7 +224,7 @@ def test_a_batch_that_another_run_is_alive_at_is_not_asked_for(tmp_path: Path) -
     def meanwhile(job: Job) -> None:
         if job.epoch == 2:
             before = world.checkpoint.replays.pending(BatchKey(LIVE, 0))
-            with pytest.raises(BatchInProgressError, match="batch live/1 is in progress"):
+            with pytest.raises(AttemptFencedError, match=r"batch live/1 is in progress.*has batches live/0, live/1 to"):
                 world.backfill(hour(0), 9)
             assert world.checkpoint.replays.pending(BatchKey(LIVE, 0)) == before
 
@@ -243,7 +243,7 @@ def test_a_run_that_has_asked_for_a_replay_does_not_skip_it_for_another_batch_th
 
     def meanwhile(job: Job) -> None:
         if job.epoch == 2:
-            with pytest.raises(AttemptFencedError, match=r"live/1 is in progress.*The replay of live/0 waits"):
+            with pytest.raises(AttemptFencedError, match=r"live/1 is in progress.*has batches live/0, live/1 to"):
                 world.backfill(hour(0), backfill_run(9, try_number=2))
 
     world.run(2, InlineEngine(before_stage=meanwhile), clear_number=1)

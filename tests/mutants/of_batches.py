@@ -475,8 +475,8 @@ MUTATIONS = [
         name="a backfill that cannot replay yet skips with its lane planned",
         why="a green square, and the interval's unread data is in no table and in no other lane's reach",
         file="execution/backfill.py",
-        old="            if lane_batch is None or self._is_committed(lane_batch):\n",
-        new="            if True:\n",
+        old="            if keys == [lane_batch] and self._is_committed(keys[0]):\n",
+        new="            if lane_batch in keys:\n",
         tests=("tests/execution/test_backfill.py", "tests/simulator/test_simulator.py"),
     ),
     Mutation(
