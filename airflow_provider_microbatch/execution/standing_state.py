@@ -97,10 +97,12 @@ def check_no_replay_waits(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey)
     if is_alive or checkpoint.replays.epochs.age_seconds(before) < LEASE_SECONDS:
         raise BatchInProgressError(f"{what} Nothing was done here; a run after that one makes the next batch.")
     parked = None if newest is None else sign_of_life(checkpoint, newest, parked=True)
+    # Without the option the command would wait for the audits too.
+    despite = "" if parked is None else " --despite-audits"
     raise CheckpointError(
         f"{what} Nothing was planned, since {parked or 'no sign of life is there of its replay'}. Have that run try "
         "again, or clear its task again. If it will not, or cannot: `microbatch withdraw-clear "
-        f"{quote(checkpoint.location)} {before}` leaves the batch as it is, and the next run goes on from it."
+        f"{quote(checkpoint.location)} {before}{despite}` leaves the batch as it is, and the next run goes on from it."
     )
 
 
