@@ -92,15 +92,20 @@ _IN_CATALOGS = ("tests/contract/test_sink.py", "tests/sinks/test_iceberg_hive.py
 
 
 JARS_SCOPES = {
-    "tests/sinks/test_delta_compaction_spark.py": "jars of Delta",
-    "tests/sinks/test_delta_merge_spark.py": "jars of Delta",
-    "tests/sources/test_delta_source_spark.py": "jars of Delta",
+    "tests/sinks/test_delta_bucket_spark.py": "jars of lakes",
+    "tests/sinks/test_delta_compaction_spark.py": "jars of lakes",
+    "tests/sinks/test_delta_merge_spark.py": "jars of lakes",
+    "tests/sinks/test_object_table_spark.py": "jars of lakes",
+    "tests/sources/test_delta_source_spark.py": "jars of lakes",
+    "tests/sources/test_file_objects_spark.py": "jars of lakes",
     "tests/sinks/test_iceberg_spark.py": "jars of Iceberg",
     "tests/sources/test_iceberg_source_spark.py": "jars of Iceberg",
     "tests/sources/test_kafka_spark.py": "jars of Kafka's connector",
+    "tests/state/test_copied_systems.py": "jars of lakes",
     "tests/state/test_kafka.py": "jars of Kafka's connector",
 }
-"""Tests that share a JVM which has these jars: another one takes a core ten seconds and more until it is as quick."""
+"""Tests that share a JVM which has these jars: another one takes a core ten seconds and more until it is as quick. Who
+needs the most of them comes first, by its name."""
 
 
 def scope_of(nodeid: str) -> str:
