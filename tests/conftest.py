@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,18 @@ _HOME = _isolate()
 # Tests below the face have nobody else to say it; the face says the same, out of Airflow's configuration.
 configuration.hand_down()
 hand_down(lambda: Settings(trusted_modules=TRUSTED))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported and collected stays: of ten thousand tests Python would look through all of it again and again,
+    for garbage."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_unconfigure() -> None:
