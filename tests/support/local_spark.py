@@ -20,8 +20,12 @@ DELTA = {
 }
 """Settings of a session that writes Delta tables."""
 
-OF_DELTA = ("delta-", "RoaringBitmap", "shims", "unitycatalog")
-OF_LAKES = {"delta": OF_DELTA, "iceberg": ("iceberg-",), "postgres-driver": ("postgresql",), "s3a-connector": ("",)}
+OF_LAKES = {
+    "delta": ("delta-", "RoaringBitmap", "shims", "unitycatalog"),
+    "iceberg": ("iceberg-", "sqlite-jdbc"),
+    "postgres-driver": ("postgresql",),
+    "s3a-connector": ("",),
+}
 """How the names of those jars begin that Spark needs beside its own to read tables and buckets."""
 
 
