@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,18 @@ configuration.hand_down()
 hand_down(lambda: Settings(trusted_modules=TRUSTED))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported and collected stays: of ten thousand tests Python would look through all of it again and again,
+    for garbage."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_unconfigure() -> None:
     """The session's Airflow home goes with it."""
     shutil.rmtree(_HOME, ignore_errors=True)
@@ -92,15 +105,20 @@ _IN_CATALOGS = ("tests/contract/test_sink.py", "tests/sinks/test_iceberg_hive.py
 
 
 JARS_SCOPES = {
-    "tests/sinks/test_delta_compaction_spark.py": "jars of Delta",
-    "tests/sinks/test_delta_merge_spark.py": "jars of Delta",
-    "tests/sources/test_delta_source_spark.py": "jars of Delta",
-    "tests/sinks/test_iceberg_spark.py": "jars of Iceberg",
-    "tests/sources/test_iceberg_source_spark.py": "jars of Iceberg",
+    "tests/sinks/test_delta_bucket_spark.py": "jars of lakes",
+    "tests/sinks/test_delta_compaction_spark.py": "jars of lakes",
+    "tests/sinks/test_delta_merge_spark.py": "jars of lakes",
+    "tests/sinks/test_object_table_spark.py": "jars of lakes",
+    "tests/sources/test_delta_source_spark.py": "jars of lakes",
+    "tests/sources/test_file_objects_spark.py": "jars of lakes",
+    "tests/sinks/test_iceberg_spark.py": "jars of lakes",
+    "tests/sources/test_iceberg_source_spark.py": "jars of lakes",
     "tests/sources/test_kafka_spark.py": "jars of Kafka's connector",
+    "tests/state/test_copied_systems.py": "jars of lakes",
     "tests/state/test_kafka.py": "jars of Kafka's connector",
 }
-"""Tests that share a JVM which has these jars: another one takes a core ten seconds and more until it is as quick."""
+"""Tests that share a JVM which has these jars: another one takes a core ten seconds and more until it is as quick. Who
+needs the most of them comes first, by its name."""
 
 
 def scope_of(nodeid: str) -> str:

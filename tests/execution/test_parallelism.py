@@ -72,7 +72,7 @@ class Chain:
 @given(
     chain=st.lists(st.tuples(st.integers(1, 16), st.integers(0, 64), st.sampled_from(CRASHES)), min_size=1, max_size=6)
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_of_any_chain_of_changes_each_split_is_in_the_table_once(chain: list[tuple[int, int, str]]) -> None:
     with TemporaryDirectory() as folder:
         one, landed = Chain(Path(folder)), 0

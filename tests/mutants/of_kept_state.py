@@ -57,7 +57,7 @@ MUTATIONS = [
         file="execution/plan.py",
         old="        if self.pipeline.stateful:\n            before = made_before(",
         new="        if False:\n            before = made_before(",
-        tests=("tests/state/test_rewound.py",),
+        tests=("tests/state/test_two_streams.py",),
     ),
     Mutation(
         name="behind a rewind a batch reads what it had, wherever it goes on from",

@@ -28,7 +28,7 @@ from tests.environments import jars
 from tests.execution.test_letters_replayed import LINES, Letters
 from tests.runtime.jobs import EXPECTED, land, make_job
 from tests.support import object_store
-from tests.support.local_spark import DELTA, local_spark
+from tests.support.local_spark import DELTA, jars_of_lakes, local_spark
 from tests.support.object_store_server import BUCKET
 from tests.support.spark_engine import SparkEngine
 
@@ -52,8 +52,7 @@ def spark() -> Iterator[SparkSession]:
         "secret.key": "of-the-reader",
     }
     conf = {**DELTA, **{f"spark.hadoop.fs.s3a.{name}": value for name, value in settings.items()}}
-    own = [jar for jar in jars("delta") if jar.name.startswith(("delta-", "RoaringBitmap", "shims", "unitycatalog"))]
-    with local_spark(cores=2, jars=[*own, *jars("s3a-connector")], conf=conf) as session:
+    with local_spark(cores=2, jars=jars_of_lakes(), conf=conf) as session:
         yield session
 
 

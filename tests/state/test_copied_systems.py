@@ -21,12 +21,11 @@ from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.iceberg import IcebergSource
 from airflow_provider_microbatch.sources.jdbc import JdbcSource
 from airflow_provider_microbatch.sources.kinesis import KinesisSource
-from tests.environments import jars
 from tests.state.stateful import SessionEngine, StatefulWorld
 from tests.support import kinesis, object_store
 from tests.support.delta_orders import OrdersOfDelta
 from tests.support.iceberg_orders import iceberg_orders
-from tests.support.local_spark import DELTA, local_spark
+from tests.support.local_spark import DELTA, jars_of_lakes, local_spark
 from tests.support.object_store_server import BUCKET
 from tests.support.orders_table import orders_table
 
@@ -35,20 +34,13 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-JARS = {
-    "delta": ("delta-", "RoaringBitmap", "shims", "unitycatalog"),
-    "iceberg": ("iceberg-",),
-    "postgres-driver": ("postgresql",),
-    "s3a-connector": ("",),
-}
 Made = tuple[Source, Callable[[], Any]]
 """A source, and what gives it two rows more, of an odd and of an even number."""
 
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    own = [jar for name, of in JARS.items() for jar in jars(name) if jar.name.startswith(of)]
-    with local_spark(jars=own, conf=DELTA) as session:
+    with local_spark(jars=jars_of_lakes(), conf=DELTA) as session:
         yield session
 
 

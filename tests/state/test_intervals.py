@@ -36,6 +36,10 @@ class ArchivedWorld(IntervalsWorld):
         )
 
 
+ONE = {"conf": {"spark.sql.shuffle.partitions": "1"}}
+"""Each partition of a join keeps four stores. One of two streams, and those of one, have two partitions."""
+
+
 def _killed(*given: object, **named: object) -> None:
     raise KeyError("killed")
 
@@ -120,7 +124,7 @@ def test_of_a_copy_it_is_the_same(tmp_path: Path, engine: SessionEngine) -> None
 
 
 def test_rows_that_wait_for_two_operators_are_told_once(tmp_path: Path, engine: SessionEngine) -> None:
-    world = IntervalsWorld(tmp_path, "tests.state.transforms:unpaid_by_minute", engine=engine, mode="append")
+    world = IntervalsWorld(tmp_path, "tests.state.transforms:unpaid_by_minute", engine=engine, mode="append", **ONE)
     world.sources = ("orders", "payments")
     world.land_at(0.5, (1, "00:10:00"), (2, "00:20:00"), (3, "00:50:00"))
     world.land_at(0.5, (2, "00:20:30"), source="payments")
@@ -131,7 +135,7 @@ def test_rows_that_wait_for_two_operators_are_told_once(tmp_path: Path, engine: 
 
 def test_what_the_last_moment_of_the_calendar_stands_for_is_told_too(tmp_path: Path, engine: SessionEngine) -> None:
     """A join waits for a minute behind it, and a window of that minute for its end."""
-    world = IntervalsWorld(tmp_path, "tests.state.transforms:unpaid_by_minute", engine=engine, mode="append")
+    world = IntervalsWorld(tmp_path, "tests.state.transforms:unpaid_by_minute", engine=engine, mode="append", **ONE)
     world.sources = ("orders", "payments")
     never = "9999-12-31T23:59"
     world.land_at(0.5, (1, "00:10:00"), (2, f"{never}:00"), (3, f"{never}:59.999"))
@@ -161,7 +165,7 @@ def test_rows_that_no_watermark_passes_are_no_interval_that_was_made(
     tmp_path: Path, engine: SessionEngine, never: str
 ) -> None:
     """What drivers of PostgreSQL have for its ``infinity``, and what lies behind the lane's end."""
-    world = IntervalsWorld(tmp_path, "tests.state.transforms:paid", engine=engine, mode="append")
+    world = IntervalsWorld(tmp_path, "tests.state.transforms:paid", engine=engine, mode="append", **ONE)
     world.sources = ("orders", "payments")
     world.land_at(0.5, (1, "00:10:00"), (2, never))
     world.land_at(0.5, (3, "00:20:30"), source="payments")
@@ -212,7 +216,7 @@ def test_a_processor_that_fails_at_the_end_is_told_of_its_watermark(tmp_path: Pa
 
 def test_rows_of_before_the_end_and_of_the_end_are_one_batch(tmp_path: Path, engine: SessionEngine) -> None:
     """Pairs are told when they are found, orders without a payment at the end."""
-    world = IntervalsWorld(tmp_path, "tests.state.transforms:paid", engine=engine, mode="append")
+    world = IntervalsWorld(tmp_path, "tests.state.transforms:paid", engine=engine, mode="append", **ONE)
     world.sources = ("orders", "payments")
     world.land_at(0.5, (1, "00:10:00"), (2, "00:20:00"))
     world.land_at(0.5, (2, "00:20:30"), source="payments")

@@ -5,17 +5,16 @@ from __future__ import annotations
 
 import logging
 
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
 from tests.support.child_server import serve
-from tests.support.object_store_server import KeptAlive, one_after_the_other
+from tests.support.object_store_server import ByService, KeptAlive, one_after_the_other
 
 
 def main() -> None:
     """Serve until standard input ends."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    application = one_after_the_other(DomainDispatcherApplication(create_backend_app))
+    application = one_after_the_other(ByService())
     server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=KeptAlive)
     serve(server)
 

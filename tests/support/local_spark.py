@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.environments import jars as jars_of
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -17,6 +19,20 @@ DELTA = {
     "spark.databricks.delta.snapshotPartitions": "1",
 }
 """Settings of a session that writes Delta tables."""
+
+OF_LAKES = {
+    "delta": ("delta-", "RoaringBitmap", "shims", "unitycatalog"),
+    "iceberg": ("iceberg-", "sqlite-jdbc"),
+    "postgres-driver": ("postgresql",),
+    "s3a-connector": ("",),
+}
+"""How the names of those jars begin that Spark needs beside its own to read tables and buckets."""
+
+
+def jars_of_lakes() -> list[Path]:
+    """For a JVM that tests of several systems share, see ``JARS_SCOPES`` in ``tests/conftest.py``."""
+    return [jar for name, beginnings in OF_LAKES.items() for jar in jars_of(name) if jar.name.startswith(beginnings)]
+
 
 _jars = set[Path]()
 """What the JVM of this process has beside Spark's own."""

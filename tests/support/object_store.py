@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import urllib.request
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -33,11 +34,16 @@ def address(folder: Path) -> str:
 
 
 def client(service: str = "s3") -> Any:
-    """A client of another library than the one that is tested."""
+    """A client of another library than the one that is tested; one for a process, as threads may share one."""
+    return _client(service, endpoint(), os.getpid())
+
+
+@cache
+def _client(service: str, url: str, process: int) -> Any:
     import boto3
 
     return boto3.client(
-        service, endpoint_url=endpoint(), region_name="us-east-1", aws_access_key_id=KEY, aws_secret_access_key=SECRET
+        service, endpoint_url=url, region_name="us-east-1", aws_access_key_id=KEY, aws_secret_access_key=SECRET
     )
 
 

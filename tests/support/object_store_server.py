@@ -38,6 +38,19 @@ class KeptAlive(MotoRequestHandler):
     disable_nagle_algorithm = True  # each answer would wait for 40 ms
 
 
+class ByService(DomainDispatcherApplication):
+    """What answers for a host is found once: moto looks into each of its two hundred folders at each request."""
+
+    def __init__(self) -> None:
+        super().__init__(create_backend_app)
+        self._found: dict[str | None, Any] = {}
+
+    def get_backend_for_host(self, host: str | None) -> Any:
+        if host not in self._found:
+            self._found[host] = super().get_backend_for_host(host)
+        return self._found[host]
+
+
 def one_after_the_other(application: Application) -> Application:
     """``application``, to which no two requests come at once, and none that is cut off."""
     lock = threading.Lock()
@@ -74,7 +87,7 @@ def main(host: str = "127.0.0.1") -> None:
     """Serve until standard input ends."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     s3_backends[DEFAULT_ACCOUNT_ID]["aws"].create_bucket(BUCKET, "us-east-1")
-    application = one_after_the_other(DomainDispatcherApplication(create_backend_app))
+    application = one_after_the_other(ByService())
     server = make_server(host, 0, application, threaded=True, request_handler=KeptAlive)
     serve(server)
 
