@@ -4,8 +4,6 @@ to the tests' own object store, each whole. The standard library is enough: the 
 from __future__ import annotations
 
 import os
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +24,9 @@ def local(path: str) -> Path:
 def send(folder: str, *paths: Path) -> None:
     """Send files that were written, in this order, if the folder that they lie below is one of objects."""
     if folder.startswith(_OBJECTS):
+        import urllib.parse
+        import urllib.request
+
         bucket = folder.removeprefix(_OBJECTS).partition("/")[0]
         for path in paths:
             address = f"{os.environ[_ENDPOINT]}/{bucket}{urllib.parse.quote(str(path))}"
