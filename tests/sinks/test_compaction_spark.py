@@ -66,8 +66,11 @@ def rows(frame: Any) -> tuple[Any, list[str]]:
     return frame.schema, sorted(str(row) for row in frame.collect())
 
 
-@pytest.mark.parametrize("times", ["INT96", "TIMESTAMP_MICROS", "TIMESTAMP_MILLIS"])
-@pytest.mark.parametrize("partitions", [(), ("day",)], ids=["flat", "partitioned"])
+@pytest.mark.parametrize(
+    ("times", "partitions"),
+    [("INT96", ()), ("TIMESTAMP_MICROS", ()), ("TIMESTAMP_MILLIS", ("day",))],
+    ids=["INT96", "TIMESTAMP_MICROS", "TIMESTAMP_MILLIS by day"],
+)
 def test_parquet_of_all_kinds(spark: Any, tmp_path: Path, times: str, partitions: tuple[str, ...]) -> None:
     sink = FileSink(str(tmp_path / "table"), partition_by=partitions)
     spark.conf.set("spark.sql.parquet.outputTimestampType", times)
