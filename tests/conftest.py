@@ -104,17 +104,18 @@ CATALOGS_SCOPE = "catalogs"
 _IN_CATALOGS = ("tests/contract/test_sink.py", "tests/sinks/test_iceberg_hive.py")
 
 
+LAKES_SCOPE = "jars of lakes"
 JARS_SCOPES = {
-    "tests/sinks/test_delta_bucket_spark.py": "jars of lakes",
-    "tests/sinks/test_delta_compaction_spark.py": "jars of lakes",
-    "tests/sinks/test_delta_merge_spark.py": "jars of lakes",
-    "tests/sinks/test_object_table_spark.py": "jars of lakes",
-    "tests/sources/test_delta_source_spark.py": "jars of lakes",
-    "tests/sources/test_file_objects_spark.py": "jars of lakes",
-    "tests/sinks/test_iceberg_spark.py": "jars of lakes",
-    "tests/sources/test_iceberg_source_spark.py": "jars of lakes",
+    "tests/sinks/test_delta_bucket_spark.py": LAKES_SCOPE,
+    "tests/sinks/test_delta_compaction_spark.py": LAKES_SCOPE,
+    "tests/sinks/test_delta_merge_spark.py": LAKES_SCOPE,
+    "tests/sinks/test_object_table_spark.py": LAKES_SCOPE,
+    "tests/sources/test_delta_source_spark.py": LAKES_SCOPE,
+    "tests/sources/test_file_objects_spark.py": LAKES_SCOPE,
+    "tests/sinks/test_iceberg_spark.py": LAKES_SCOPE,
+    "tests/sources/test_iceberg_source_spark.py": LAKES_SCOPE,
     "tests/sources/test_kafka_spark.py": "jars of Kafka's connector",
-    "tests/state/test_copied_systems.py": "jars of lakes",
+    "tests/state/test_copied_systems.py": LAKES_SCOPE,
     "tests/state/test_kafka.py": "jars of Kafka's connector",
 }
 """Tests that share a JVM which has these jars: another one takes a core ten seconds and more until it is as quick. Who
@@ -134,7 +135,7 @@ def scope_of(nodeid: str) -> str:
     return AIRFLOW_SCOPE if path.startswith(("tests/scheduler/", "tests/demo/test_demo")) else path
 
 
-LONGEST_FIRST = (AIRFLOW_SCOPE, METASTORE_SCOPE)
+LONGEST_FIRST = (AIRFLOW_SCOPE, METASTORE_SCOPE, LAKES_SCOPE)
 """Scopes that take minutes. One that begins when the others are done keeps one worker busy, while the others idle."""
 
 
