@@ -222,9 +222,19 @@ def _found(name: str) -> ModuleSpec | None:
 
 def _module_file(name: str, folder: Path) -> Path:
     spec = _found(name)
-    if spec is not None and spec.origin is None and len(locations := list(spec.submodule_search_locations or ())) == 1:
-        # A folder without an `__init__.py`, such as `jobs` beside DAG files: only the files that Python imports.
-        return _zip(folder / f"{name}.zip", Path(locations[0]), _files(Path(locations[0]), "*.py"))
+    if spec is not None and spec.origin is None:
+        # A folder without an `__init__.py`, such as `jobs` beside DAG files: only the files that Python imports. Once
+        # for each time that the folder above is in its path.
+        locations = {os.path.realpath(one): Path(one) for one in spec.submodule_search_locations or ()}
+        if len(locations) > 1:
+            raise EngineError(
+                f"module {name!r}, which the batch's reader or writer needs, cannot travel to Spark: it is in several "
+                f"folders, {' and '.join(sorted(locations))}. Have it in one of them, or give the right one an "
+                "__init__.py."
+            )
+        if locations:
+            (location,) = locations.values()
+            return _zip(folder / f"{name}.zip", location, _files(location, "*.py"))
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         raise EngineError(
             f"module {name!r}, which the batch's reader or writer needs, cannot travel to Spark: it is not installed "

@@ -140,17 +140,31 @@ def test_modules_travel_as_they_are_imported(tmp_path: Path, monkeypatch: pytest
 def test_a_folder_without_an_init_travels_as_the_modules_that_are_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """However often the folder above is in Python's path: DAG files put it there, too, and Airflow has it there."""
     here, there = tmp_path / "here", tmp_path / "there"
     (here / "jobs_of_the_test" / "inner").mkdir(parents=True)
     there.mkdir()
     (here / "jobs_of_the_test" / "inner" / "rates.py").write_text("X = 7\n")
     (here / "jobs_of_the_test" / "secrets.env").write_text("not for Spark")
-    monkeypatch.syspath_prepend(str(here))
+    link = tmp_path / "link"
+    link.symlink_to(here)
+    for above in (here, here, link):
+        monkeypatch.syspath_prepend(str(above))
     (archive,) = packaging.module_files(["jobs_of_the_test"], there)
     ask = f"import sys; sys.path[:0] = [{str(archive)!r}]; from jobs_of_the_test.inner.rates import X; print(X)"
     run = subprocess.run([sys.executable, "-I", "-c", ask], capture_output=True, text=True, check=False)
     assert run.stdout == "7\n", run.stderr
     assert not [name for name in zipfile.ZipFile(archive).namelist() if name.endswith("secrets.env")]
+
+
+def test_a_folder_without_an_init_that_is_in_several_places_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for above in ("one", "two"):
+        (tmp_path / above / "jobs_of_the_test").mkdir(parents=True)
+        monkeypatch.syspath_prepend(str(tmp_path / above))
+    with pytest.raises(EngineError, match=r"in several folders, \S+/one/jobs_of_the_test and \S+/two/jobs_of_the_test"):
+        packaging.module_files(["jobs_of_the_test"], tmp_path)
 
 
 def test_a_source_in_the_file_of_the_transform_travels_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
