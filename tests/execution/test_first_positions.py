@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from acme_microbatch.polled_queue import PolledQueue
 
+from airflow_provider_microbatch.exceptions import MaintenanceError
+from tests.execution.maintaining import applied, planned, rewind
 from tests.execution.world import KEY, World, run_identity
 from tests.support.inline_engine import InlineEngine
 
@@ -71,3 +73,22 @@ def test_a_source_that_begins_at_its_newest_data_has_its_first_position_from_the
     assert world.execution.should_fire(run_identity(2)).fire
     world.run(2)
     assert world.table()[1] == [2]
+
+
+def test_a_rewind_to_before_the_first_batch_loses_nothing_that_a_source_would_begin_behind(world: Queued) -> None:
+    """One that answers with its newest data began there: what was in the table, and what came since, was in none."""
+    world.append(1)
+    world.first = 1
+    world.run(1)
+    world.append(2, 3)
+    world.run(2)
+    world.first = 3
+    told = r"source 'orders' begins at \{\"n\": 3\} by now, and batch live/0 began at \{\"n\": 1\}: .*Nothing was done"
+    with pytest.raises(MaintenanceError, match=told):
+        applied(world, rewind(-1))
+    assert "lost to the table: source 'orders' begins" in " ".join(planned(world, rewind(-1, allow_skip=True)).notes)
+    world.first = 0  # before it: nothing is lost
+    applied(world, rewind(-1))
+    for number in (3, 4):
+        world.run(number)
+    assert sorted(id for ids in world.table().values() for id in ids) == [1, 2, 3]

@@ -283,4 +283,28 @@ MUTATIONS = [
         new="            if ",
         tests=("tests/execution/test_first_positions.py",),
     ),
+    Mutation(
+        name="a rewind to before all batches asks no source where it begins by now",
+        why="one that answers with its newest data leaves what the table had, and what came since, to no batch",
+        file="upkeep/commands/beginnings.py",
+        old="        if not allow_skip:\n",
+        new="        if False:\n",
+        tests=("tests/execution/test_first_positions.py",),
+    ),
+    Mutation(
+        name="a rewind to before all batches is refused where a source begins further back",
+        why="nothing would be lost, and nothing else has all of it read again",
+        file="upkeep/commands/beginnings.py",
+        old=" or source.is_after(begins, began) is False:",
+        new=":",
+        tests=("tests/execution/test_first_positions.py",),
+    ),
+    Mutation(
+        name="a folder that is in Python's path twice does not travel",
+        why="each attempt fails, and says that the module is not installed",
+        file="engines/packaging.py",
+        old="        if len(locations) > 1:\n",
+        new="        if len([*(spec.submodule_search_locations or ())]) > 1:\n",
+        tests=(PACKAGING,),
+    ),
 ]

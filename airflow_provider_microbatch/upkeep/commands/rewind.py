@@ -17,6 +17,7 @@ from airflow_provider_microbatch.execution.position import starts_of
 from airflow_provider_microbatch.sinks import OpenSink
 from airflow_provider_microbatch.sources import OpenSource
 from airflow_provider_microbatch.upkeep.commands.back_again import back_again, drop_again, taking_out
+from airflow_provider_microbatch.upkeep.commands.beginnings import check_beginnings
 from airflow_provider_microbatch.upkeep.commands.for_good import InForce
 from airflow_provider_microbatch.upkeep.commands.given_up import check_given_up
 from airflow_provider_microbatch.upkeep.commands.letters_out import check_letters, made_anew
@@ -120,6 +121,8 @@ class _Rewind:
             check_state_behind(self._checkpoint, self._recorded, lane=self._name, to=self._to)
             self._check_files(later[0])
         self._check_readable(later, commit_ids)
+        if self._to < 0 and self._name == LIVE:
+            check_beginnings(self._drafting, self._recorded, allow_skip=self._allow_skip)
         self._keep(later)
         in_force = InForce(self._checkpoint, self._recorded, self._name)  # fences count as later
         unfinished = {number: unfinished_of(self._checkpoint, BatchKey(self._name, number)) for number in later}
