@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +23,6 @@ from airflow_provider_microbatch.execution.came_back import all_back, told_of
 from airflow_provider_microbatch.execution.forgetting import told_of_lost
 from airflow_provider_microbatch.execution.identity import (
     expected,
-    expected_next,
     found_in,
     is_of_another_plan,
     is_of_one_attempt,
@@ -37,11 +36,11 @@ from airflow_provider_microbatch.execution.published_to import was_published_to
 from airflow_provider_microbatch.execution.set_aside import is_aside
 from airflow_provider_microbatch.execution.table_gap import gap_below
 from airflow_provider_microbatch.execution.table_place import unrecorded
-from airflow_provider_microbatch.execution.unknown_batches import check_letters_known, check_none_unknown
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
 from airflow_provider_microbatch.upkeep.batch_back import batch_back
 from airflow_provider_microbatch.upkeep.commands.site import Recorded, is_among, tables_of
 from airflow_provider_microbatch.upkeep.gone_tables import GoneTables
+from airflow_provider_microbatch.upkeep.next_place import look_at_next
 from airflow_provider_microbatch.upkeep.state_check import check_state, check_watermarks
 from airflow_provider_microbatch.upkeep.taken_away import taken_away
 
@@ -100,14 +99,14 @@ def check_table(checkpoint: Checkpoint, *, everything: bool) -> TableCheck:
     marks, gone = dict[str, str](), GoneTables(recorded)
     found = [f for one in chosen for f in _look(checkpoint, recorded, one, inside=everything, marks=marks, gone=gone)]
     of_batches = {finding.message for finding in found}
-    whole = [finding for table in tables for finding in _whole(checkpoint, table)]
+    whole = [finding for table in tables for finding in _whole(checkpoint, table, gone)]
     # Told of batches, it comes with the way on for each.
     findings = [finding for finding in whole if finding.message not in of_batches] + back
     findings += [finding for table in tables for finding in taken_away(checkpoint, table)]
     # Beside rows that came back each clear is refused, and a rewind that does not go so far.
     findings += [replace(one, repair=_BACK_FIRST) for one in found] if back else found
     told = {finding.message for finding in findings}
-    findings += [finding for finding in _look_at_next(checkpoint, sinks) if finding.message not in told]
+    findings += [finding for finding in look_at_next(checkpoint, sinks, gone) if finding.message not in told]
     findings += [finding for table in tables for finding in _strays(checkpoint, table)]
     findings += _erased_elsewhere(checkpoint, marks)
     findings += check_state(checkpoint, recorded)
@@ -128,14 +127,15 @@ def _erased_elsewhere(checkpoint: Checkpoint, marks: Mapping[str, str]) -> Itera
             yield Finding(kind="table", where=marks[mark], message=message, repair=repair)
 
 
-def _whole(checkpoint: Checkpoint, table: OpenSink) -> Iterator[Finding]:
+def _whole(checkpoint: Checkpoint, table: OpenSink, gone: GoneTables) -> Iterator[Finding]:
     """A finding about a table that somebody has put, as a whole, into another state."""
     try:
         table.check_whole()
     except SinkError as error:
-        if table.seems_away(checkpoint.tables) is None:  # else the look at its batches reports it
-            repair = "Do that before all else, then check again; until then the pipeline plans nothing."
-            yield Finding(kind="table", where=table.location(), message=str(error), repair=repair)
+        if table.seems_away(checkpoint.tables) is not None or gone.has(table, checkpoint.tables):
+            return  # the look at its batches reports it, if anybody misses it
+        repair = "Do that before all else, then check again; until then the pipeline plans nothing."
+        yield Finding(kind="table", where=table.location(), message=str(error), repair=repair)
 
 
 def _strays(checkpoint: Checkpoint, table: OpenSink) -> Iterator[Finding]:
@@ -423,60 +423,6 @@ def _damage(table: OpenSink, asked: ExpectedBatch) -> str | None:
             return differs
         part = now
     return None
-
-
-def _look_at_next(checkpoint: Checkpoint, sinks: Sequence[OpenSink]) -> Iterator[Finding]:
-    """Look in today's sinks at the places of planned batches and of the live lane's next batch, and behind that
-    place; and for dead letters that were run again by a batch that no log knows."""
-    newest = checkpoint.offset_log.latest_id()
-    following = BatchKey(LIVE, 0 if newest is None else newest + 1)
-    for sink in sinks:
-        looks: list[Callable[[], object]] = [
-            partial(_ask_planned, checkpoint, sink, key) for key in _uncommitted(checkpoint)
-        ]
-        looks.append(partial(sink.contains, expected_next(checkpoint, following)))
-        looks.append(partial(check_none_unknown, checkpoint, sink, following))
-        looks.append(partial(check_letters_known, checkpoint, sink))
-        for look in looks:
-            try:
-                look()
-            except ForeignBatchError as error:
-                yield Finding(
-                    kind="table",
-                    where=sink.location(),
-                    message=str(error),
-                    repair="Choose one of the ways on; until then the pipeline plans nothing, or no clear is accepted.",
-                )
-                break  # further findings would have the same cause
-            except SinkError as error:
-                if sink.seems_away(checkpoint.tables) is not None:
-                    continue  # the look at its batches reports that
-                # Such as a batch's folder that was moved or copied to a number that no batch has: no look at a batch of
-                # the log meets it, and its rows are in the table twice once the batch is run again.
-                yield Finding(
-                    kind="table",
-                    where=sink.location(),
-                    message=str(error),
-                    repair="Mend that, then check again; until then the pipeline plans nothing.",
-                )
-                break
-            except CheckpointError:
-                continue  # the logs' own findings report the error
-
-
-def _uncommitted(checkpoint: Checkpoint) -> Iterator[BatchKey]:
-    """Batches that are planned and not committed."""
-    for name in checkpoint.lanes():
-        lane = checkpoint.lane(name)
-        newest = lane.offset_log.latest_id()
-        if newest is not None and not lane.commit_log.has(newest):
-            yield BatchKey(name, newest)
-
-
-def _ask_planned(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> None:
-    batch = planned_identity(checkpoint, key)
-    if batch is not None:
-        sink.contains(expected(checkpoint, batch))
 
 
 def _unasked(checkpoint: Checkpoint, error: Exception) -> Finding:

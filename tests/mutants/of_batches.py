@@ -177,7 +177,7 @@ MUTATIONS = [
     Mutation(
         name="check does not look at the place of a batch that is planned",
         why="every run is refused, and check finds nothing wrong",
-        file="upkeep/table_check.py",
+        file="upkeep/next_place.py",
         old="for key in _uncommitted(checkpoint)\n",
         new="for key in list[BatchKey]()\n",
         tests=(WHOSE,),

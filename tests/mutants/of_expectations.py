@@ -302,7 +302,7 @@ MUTATIONS = [
     Mutation(
         name="check does not look for letters that were run again after a backup",
         why="it finds nothing, and each clear is refused",
-        file="upkeep/table_check.py",
+        file="upkeep/next_place.py",
         old="        looks.append(partial(check_letters_known, checkpoint, sink))\n",
         new="",
         tests=(ONCE,),

@@ -89,7 +89,7 @@ MUTATIONS = [
     Mutation(
         name="an error of the look behind the newest batch is left out",
         why="check is clean while a batch's rows are in the table twice",
-        file="upkeep/table_check.py",
+        file="upkeep/next_place.py",
         old="                if sink.seems_away(checkpoint.tables) is not None:\n",
         new="                if True:\n",
         tests=(INSIDE,),

@@ -97,6 +97,11 @@ class IcebergLog:
         table = self._load()
         return table is not None and self._lacks_branch(table)
 
+    def was_dropped(self) -> bool:
+        """Whether the catalog answers that it has no table of that name, or another one than was written here."""
+        table = self.catalog.load()
+        return table is None or self._uuid() not in (None, str(table.metadata.table_uuid))
+
     def _load(self) -> Table | None:
         table, known = self.catalog.load(), self._uuid()
         if table is None:

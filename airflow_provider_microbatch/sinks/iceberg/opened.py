@@ -17,6 +17,7 @@ from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.intake import Intake
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink, SinkContext
+from airflow_provider_microbatch.sinks.dropped import TellsDropped
 from airflow_provider_microbatch.sinks.file.report import read_schema, reporting
 from airflow_provider_microbatch.sinks.iceberg import IcebergSink, protocol
 from airflow_provider_microbatch.sinks.iceberg.adding import data_file_of
@@ -58,7 +59,7 @@ class Change:
     newest: int | None = None
 
 
-class OpenIceberg(LooksForCopies):
+class OpenIceberg(LooksForCopies, TellsDropped):
     """Each method reads the table anew. A commit is for the branch exactly as it was read, so if two attempts publish
     one batch, the later one finds the batch in; before its next try a method repeats its checks.
 
@@ -181,6 +182,10 @@ class OpenIceberg(LooksForCopies):
     def is_gone(self) -> bool:
         with reporting("look at", self._root):
             return self._log.is_branch_gone()
+
+    def was_dropped(self) -> bool:
+        with reporting("look for", self._root):
+            return self._log.was_dropped()
 
     def is_table_of(self, before: Sink, tables: KnownTables) -> bool:
         return isinstance(before, IcebergSink) and self._folder.is_table_of(before.folder, tables)
