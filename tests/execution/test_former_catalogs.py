@@ -72,3 +72,5 @@ def test_a_table_that_was_taken_away_and_dropped_is_told_and_no_finding(
     told = check_table(world.checkpoint, everything=True)
     assert told.findings == []
     assert [note.partition(" is away")[0] for note in told.notes] == [sinks["orders"].location()]
+    applied(world, rewind(1))
+    world.run(3, coded())

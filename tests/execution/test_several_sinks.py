@@ -280,6 +280,36 @@ def test_one_that_is_away_and_named_is_a_finding_beside_one_that_has_the_batch(w
     assert not found.notes
 
 
+def test_a_table_that_is_named_no_more_and_is_away_is_not_asked_for_batches_that_never_went_there(world: Two) -> None:
+    """Dropped long ago, it kept each later batch from being rewound."""
+    world.run(0, coded())
+    narrow(world)
+    for number in (1, 2):
+        world.land(10 + number)
+        world.run(number, coded())
+    shutil.rmtree(world.root / "daily")
+    shown = applied(world, rewind(1))
+    assert any(f"file://{world.root}/daily does not tell which batches it has" in note for note in shown.notes)
+    assert [sorted(table) for table in world.tables("orders")] == [[0, 1]]
+    world.run(3, coded())
+    assert [sorted(table) for table in world.tables("orders")] == [[0, 1, 2]]
+    with pytest.raises(SinkError, match="daily is away"):
+        applied(world, rewind(-1))
+
+
+def test_one_that_is_named_again_and_is_away_is_asked_for_each_batch(world: Two) -> None:
+    """Somebody may have copied what the others have into it, before it was named."""
+    world.run(0, coded())
+    narrow(world)
+    world.land(11)
+    world.run(1, coded())
+    world.options["sink"] = world.sink_of(world.root)
+    assert world.run(2, coded()) is None
+    shutil.rmtree(world.root / "daily")
+    with pytest.raises(SinkError, match="daily is away"):
+        applied(world, rewind(0))
+
+
 def test_no_batch_of_before_a_rewind_is_missed_in_a_table_that_was_taken_away_since(world: Two) -> None:
     world.run(0, coded())
     applied(world, rewind(-1))

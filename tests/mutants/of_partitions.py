@@ -92,8 +92,8 @@ MUTATIONS = [
         name="a rewind takes out batches alone of which all is named",
         why="readers find the part of the others, and what they had read comes a second time",
         file="upkeep/commands/site.py",
-        old="self.asked(seen_in, table, batch, of=sink)",
-        new="self.asked(found_in, table, batch, of=sink)",
+        old="self.asked(seen_in, table, batch)",
+        new="self.asked(found_in, table, batch)",
         tests=(BY_HAND,),
     ),
     Mutation(

@@ -10,6 +10,7 @@ CLEAN_LATE = "tests/execution/test_clean_late.py"
 NAMED = "tests/execution/test_rewinds_named.py"
 IN_FORCE = "tests/execution/test_sinks_in_force.py"
 RESTORED_LETTERS = "tests/execution/test_letters_restored.py"
+SEVERAL_SINKS = "tests/execution/test_several_sinks.py"
 
 MUTATIONS = [
     Mutation(
@@ -270,22 +271,6 @@ MUTATIONS = [
         tests=("tests/execution/test_lost_since_a_change.py",),
     ),
     Mutation(
-        name="a table that was named by mistake once has to be asked for each batch",
-        why="it cannot be: a rewind or a repair is refused for good, though the mistake is mended",
-        file="upkeep/commands/site.py",
-        old="            if not self._is_in_vain(of, batch.key):\n",
-        new="            if True:\n",
-        tests=(NAMED,),
-    ),
-    Mutation(
-        name="a table that the plan to come names is passed over while it cannot be asked",
-        why="the old one may have been moved there: what it has is not taken out, and is there twice",
-        file="upkeep/commands/site.py",
-        old="            if is_known and not any(",
-        new="            if is_known or any(",
-        tests=(NAMED,),
-    ),
-    Mutation(
         name="a plan that a table has refused leaves no pipeline on record",
         why="a rewind takes out of a table what the pipeline, as it is now, does not put back there",
         file="execution/plan.py",
@@ -356,5 +341,29 @@ MUTATIONS = [
         old="    if next(iter(source.damaged(newest)), None) is not None:\n",
         new="    if False:\n",
         tests=("tests/execution/test_whose_batch.py",),
+    ),
+    Mutation(
+        name="a table that is named no more and is away keeps batches from being rewound that it never had",
+        why="dropped long ago, it never comes back, and no rewind goes on",
+        file="upkeep/commands/site.py",
+        old="            if not self._never_had(table, batch.key):\n",
+        new="            if True:\n",
+        tests=(SEVERAL_SINKS, NAMED),
+    ),
+    Mutation(
+        name="a table that is away is not asked for a batch that went there",
+        why="the batch is made again while that table has it",
+        file="upkeep/commands/gone.py",
+        old=" if not any(one.definition.is_same_place(other.definition) for other in wrote)]",
+        new="]",
+        tests=(SEVERAL_SINKS,),
+    ),
+    Mutation(
+        name="a table that is named and is away is not asked for what may have been copied there",
+        why="the batch is read again, and is there twice once the table is back",
+        file="upkeep/commands/gone.py",
+        old="any(is_left(checkpoint, one, key.lane) for one in others)",
+        new="bool(others)",
+        tests=(SEVERAL_SINKS, NAMED),
     ),
 ]

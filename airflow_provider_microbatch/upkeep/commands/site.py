@@ -28,6 +28,7 @@ from airflow_provider_microbatch.execution.ran_last import newest_first, newest_
 from airflow_provider_microbatch.execution.refused_plan import refused_plan
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink, Sink, SinkContext
 from airflow_provider_microbatch.sources import OpenSource, Source
+from airflow_provider_microbatch.upkeep.commands.gone import never_had
 from airflow_provider_microbatch.upkeep.commands.told import Told, told_by
 
 Answer = TypeVar("Answer")
@@ -73,7 +74,7 @@ class Recorded:
         unknown: SinkError | CorruptEntryError | None = None
         for sink in self.usable():
             try:
-                manifest = self.asked(found_in, sink, batch, of=sink)
+                manifest = self.asked(found_in, sink, batch)
             except (SinkError, CorruptEntryError) as error:
                 unknown = error  # another sink may have the batch
                 continue
@@ -116,36 +117,30 @@ class Recorded:
                 continue
             for table in sink.tables:
                 is_known = is_among(table, [one.sink for one in found])
-                manifest = None if is_known else self.asked(seen_in, table, batch, of=sink)
+                manifest = None if is_known else self.asked(seen_in, table, batch)
                 if manifest is not None:
                     found.append(Published(manifest=manifest, sink=table))
         return found
 
     def asked(
-        self,
-        question: Callable[[OpenSink, ExpectedBatch], Answer | None],
-        table: OpenSink,
-        batch: ExpectedBatch,
-        *,
-        of: OpenSink,
+        self, question: Callable[[OpenSink, ExpectedBatch], Answer | None], table: OpenSink, batch: ExpectedBatch
     ) -> Answer | None:
-        """What a table of a sink tells of the batch; None, too, if a table that was named by mistake cannot tell."""
+        """What a table, or a sink of several, tells of the batch; None, too, if it cannot tell and never had it."""
         try:
             return question(table, batch)
         except (SinkError, CorruptEntryError):
-            if not self._is_in_vain(of, batch.key):
+            if not self._never_had(table, batch.key):
                 raise
             return None
 
-    def _is_in_vain(self, sink: OpenSink, key: BatchKey) -> bool:
-        """Whether only plans that were refused have named the sink, and the pipeline, as it planned last, does not: it
-        has nothing of the batch. Where what a batch was published by is unknown, any sink may have it."""
-        with suppress(CorruptEntryError):
-            is_known = self._definitions_of(key) is not None and self._checkpoint.adoptions.get(key) is None
-            to_come = [self.refused(lane) for lane in dict.fromkeys((key.lane, LIVE))]
-            named = [self._usable.get(plan.definition) for plan in to_come if plan is not None]
-            if is_known and not any(one is not None and one.definition == sink.definition for one in named):
-                return sink in self.never_written[0]
+    def _never_had(self, sink: OpenSink, key: BatchKey) -> bool:
+        """See :func:`never_had`."""
+        with suppress(CheckpointError):
+            names = self._definitions_of(key)
+            # Nobody knows where adopted output was, nor where a sink wrote to that cannot be used from here.
+            if names is None or names & self._unusable.keys() or self._checkpoint.adoptions.get(key) is not None:
+                return False
+            return never_had(self._checkpoint, sink, key, wrote=tables_of(self.sinks_of(key)))
         return False
 
     def refused(self, lane: str) -> RefusedPlan | None:

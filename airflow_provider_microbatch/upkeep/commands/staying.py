@@ -105,7 +105,7 @@ def _without_record(
         for table in sink.tables:
             stays = table.definition.keeps_for_good and sink in wrote
             if (stays or in_force.has(table)) and not recorded.is_gone(table):
-                told = recorded.asked(partial(unrecorded, checkpoint), table, batch, of=sink)
+                told = recorded.asked(partial(unrecorded, checkpoint), table, batch)
                 if told is not None:
                     yield key, table, told
 
