@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_microbatch.exceptions import DefinitionError
+from airflow_provider_microbatch.exceptions import DefinitionError, UnconnectedError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,3 +58,15 @@ def connect(conn_id: str) -> Connection:
             "command. Say how it is found: airflow_provider_microbatch.connections.find_by(…)."
         )
     return _found_by[0](conn_id)
+
+
+def connect_sink(conn_id: str) -> Connection:
+    """The connection of a sink, as :func:`connect` finds it. Who asks several tables goes on without one that cannot be
+    asked, for whichever reason: a definition on record may name a connection that is gone.
+
+    :raises UnconnectedError: if there is none that can be used.
+    """
+    try:
+        return connect(conn_id)
+    except DefinitionError as error:
+        raise UnconnectedError(str(error)) from error

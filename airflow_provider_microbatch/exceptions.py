@@ -68,6 +68,11 @@ class SinkError(MicroBatchError):
     """A sink refused, or its table is in a state in which nothing can be published to the table."""
 
 
+class UnconnectedError(DefinitionError, SinkError):
+    """The connection of a sink cannot be used, so its table cannot be asked. One on record may name a connection that
+    was renamed, or removed, since."""
+
+
 class PartlyRemovedError(SinkError):
     """Some of the output that was to be removed could not be removed; the message says why. The rest is gone."""
 

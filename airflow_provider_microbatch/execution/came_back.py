@@ -11,7 +11,6 @@ named for them, none takes them out, and a person says what they are.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
@@ -21,7 +20,7 @@ from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.checkpoint.maintenance import TakenOut
 from airflow_provider_microbatch.exceptions import CorruptEntryError, DefinitionError, SinkError
 from airflow_provider_microbatch.execution.ran_last import newest_pipeline
-from airflow_provider_microbatch.execution.recorded_sinks import places_of, tables_in
+from airflow_provider_microbatch.execution.recorded_sinks import is_one_of, places_of, tables_in
 from airflow_provider_microbatch.sinks import OpenSink
 from airflow_provider_microbatch.sinks.taken_away import TellsTakenAway
 
@@ -116,10 +115,8 @@ def is_left(checkpoint: Checkpoint, table: OpenSink, lane: str) -> bool:
         return False
     if said is None:
         return False
-    places = (place for form in (said[-1], again) for place in places_of(tables_in(form, beside=table)))
-    with suppress(SinkError):  # one that cannot be asked whether it was moved is at its own address
-        return not any(table.is_written_by(place, checkpoint.tables) for place in places)
-    return True
+    places = [place for form in (said[-1], again) for place in places_of(tables_in(form, beside=table))]
+    return not is_one_of(table, places, checkpoint.tables)
 
 
 def told_of(checkpoint: Checkpoint, table: OpenSink, lane: str, back: Back) -> str:

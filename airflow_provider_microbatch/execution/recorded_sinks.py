@@ -7,13 +7,15 @@ record, and pass over whatever is in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.definition import check_servers, class_path
-from airflow_provider_microbatch.exceptions import DefinitionError
+from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
 from airflow_provider_microbatch.sinks import OpenSink, Sink
 from airflow_provider_microbatch.sinks.dead_letters import LETTERS, WithDeadLetters
 from airflow_provider_microbatch.sinks.several import Sinks
@@ -107,6 +109,19 @@ def forms_in(recorded: Any) -> Mapping[str, Any]:
 def places_of(tables: Iterable[RecordedTable]) -> list[Sink]:
     """Where they are, as far as anybody can tell; see :class:`RecordedTable`."""
     return [one.place for one in tables if one.place is not None]
+
+
+def is_one_of(table: OpenSink, places: Sequence[Sink], tables: KnownTables) -> bool:
+    """Whether a table is at one of the places, or was moved to where it is from one of them. One that cannot be asked
+    whether it was moved is at its own address alone, wherever the others are.
+
+    :param places: as of :func:`places_of`.
+    """
+    if any(table.definition.is_same_place(place) for place in places):
+        return True
+    with suppress(SinkError):
+        return any(table.is_table_of(place, tables) for place in places)
+    return False
 
 
 def _table(form: Any, *, beside: OpenSink, is_of_letters: bool) -> RecordedTable:

@@ -405,10 +405,10 @@ def _check_not_in(checkpoint: Checkpoint, table: RecordedTable, sink: OpenSink, 
     try:
         if other.is_gone() or not _contains(checkpoint, other, key):
             return
-    except (DefinitionError, SinkError):
+    except (DefinitionError, SinkError) as error:
         if _is_one_of(checkpoint, sink, before):
             return  # nobody reads the server of before any more, or its connection was removed
-        raise
+        raise SinkError(_not_asked(sink, key, before.location(), error)) from error
     rewind = rewind_over(checkpoint, sink, key.lane, key.id - 1)
     if table.is_of_letters:
         raise SinkError(_letters_left(checkpoint, other, sink, key, rewind=rewind))

@@ -17,7 +17,7 @@ from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.clock import now_ms
-from airflow_provider_microbatch.connections import Connect, connect
+from airflow_provider_microbatch.connections import Connect, connect_sink
 from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.lifetime import Close, at_end
@@ -55,7 +55,7 @@ class SinkContext:
     """
 
     clock_ms: Callable[[], int] = now_ms
-    connect: Connect = connect
+    connect: Connect = connect_sink
     at_end: Callable[[Close], None] = at_end
     rows_are_judged: bool = False
 

@@ -15,15 +15,17 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import DEAD, Attempt, AttemptEnd
 from airflow_provider_microbatch.checkpoint.fences import FencedBy, fence, is_fence_by
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
-from airflow_provider_microbatch.checkpoint.key import LETTERS, BatchKey
+from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey
 from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.exceptions import (
     BrokenLogError,
     HandleError,
     MicroBatchError,
     PartlyRemovedError,
+    UnconnectedError,
     UntrustedError,
 )
+from airflow_provider_microbatch.execution.came_back import is_left
 from airflow_provider_microbatch.execution.dropping import drop_stage
 from airflow_provider_microbatch.execution.identity import expected_on_record, published_in
 from airflow_provider_microbatch.execution.liveness import EngineOf, no_engine, sign_of_life
@@ -109,7 +111,8 @@ class Janitor:
             return report  # this package has never planned a batch here
         own = self._own = identity.query_id if identity is not None else ""
         sinks = self._sinks(report)
-        for key, epoch in self._work(sinks, report):
+        work, sinks = self._work(sinks, report)
+        for key, epoch in work:
             try:
                 self._attempt(key, epoch, sinks, report)
             except UntrustedError as error:
@@ -157,15 +160,34 @@ class Janitor:
         log.warning("the janitor does not understand %s", what, exc_info=error)
         report.add("failed", what, f"{type(error).__name__}: {error}")
 
-    def _work(self, sinks: Sequence[OpenSink], report: JanitorReport) -> list[tuple[BatchKey, int]]:
-        """Batch and epoch of all attempts that may need work."""
-        found = set(self._checkpoint.leases.unfinished())
-        for sink in sinks:
+    def _work(
+        self, sinks: Sequence[OpenSink], report: JanitorReport
+    ) -> tuple[list[tuple[BatchKey, int]], list[OpenSink]]:
+        """Batch and epoch of all attempts that may need work; and the sinks in which it can be done. In place of one
+        with a table whose connection cannot be used, its other tables."""
+        found, within_reach, waiting = set(self._checkpoint.leases.unfinished()), list[OpenSink](), [*sinks]
+        while waiting:
+            sink = waiting.pop(0)
             try:
                 found.update(*map(sink.stages, self._owners()))
+            except UnconnectedError as error:
+                if len(sink.tables) > 1:
+                    waiting = [*sink.tables, *waiting]
+                else:
+                    self._not_reached(sink, error, report)
+                continue
             except Exception as error:
                 self._failed(sink.location(), error, report)
-        return sorted(found)
+            within_reach.append(sink)
+        return sorted(found), within_reach
+
+    def _not_reached(self, table: OpenSink, error: UnconnectedError, report: JanitorReport) -> None:
+        """Report a table whose connection cannot be used: no failure where the pipeline writes to it no more, since
+        that connection may never come back."""
+        if not is_left(self._checkpoint, table, LIVE):
+            self._failed(table.location(), error, report)
+        elif table.location() not in report.of("table left alone"):
+            report.add("table left alone", table.location(), f"the pipeline does not write to it any more, and {error}")
 
     def _attempt(self, key: BatchKey, epoch: int, sinks: Sequence[OpenSink], report: JanitorReport) -> None:
         what = f"{key} attempt {epoch}"

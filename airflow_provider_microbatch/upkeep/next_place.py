@@ -8,7 +8,7 @@ from functools import partial
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.verify import Finding
-from airflow_provider_microbatch.exceptions import CheckpointError, ForeignBatchError, SinkError
+from airflow_provider_microbatch.exceptions import CheckpointError, ForeignBatchError, SinkError, UnconnectedError
 from airflow_provider_microbatch.execution.identity import expected, expected_next, planned_identity
 from airflow_provider_microbatch.execution.unknown_batches import check_letters_known, check_none_unknown
 from airflow_provider_microbatch.sinks import OpenSink
@@ -43,6 +43,9 @@ def look_at_next(checkpoint: Checkpoint, sinks: Sequence[OpenSink], gone: GoneTa
                     continue  # the look at its batches reports that
                 if any(gone.has(table, checkpoint.tables) for table in sink.tables):
                     continue  # what else the sink has other sinks on record tell
+                if isinstance(error, UnconnectedError):
+                    yield unconnected(sink, error)
+                    break
                 # Such as a batch's folder that was moved or copied to a number that no batch has: no look at a batch of
                 # the log meets it, and its rows are in the table twice once the batch is run again.
                 yield Finding(
@@ -69,3 +72,14 @@ def _ask_planned(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> None:
     batch = planned_identity(checkpoint, key)
     if batch is not None:
         sink.contains(expected(checkpoint, batch))
+
+
+def unconnected(sink: OpenSink, error: UnconnectedError) -> Finding:
+    """The finding about a table whose connection is gone; the same one for each of its batches."""
+    return Finding(
+        kind="table",
+        where=sink.location(),
+        message=str(error),
+        repair="Have that connection again, under this id too, then check again: until then nobody can tell what is "
+        "there.",
+    )

@@ -18,6 +18,7 @@ from airflow_provider_microbatch.exceptions import (
     ForeignBatchError,
     RolledBackError,
     SinkError,
+    UnconnectedError,
 )
 from airflow_provider_microbatch.execution.came_back import all_back, told_of
 from airflow_provider_microbatch.execution.forgetting import told_of_lost
@@ -40,7 +41,7 @@ from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
 from airflow_provider_microbatch.upkeep.batch_back import batch_back
 from airflow_provider_microbatch.upkeep.commands.site import Recorded, is_among, tables_of
 from airflow_provider_microbatch.upkeep.gone_tables import GoneTables
-from airflow_provider_microbatch.upkeep.next_place import look_at_next
+from airflow_provider_microbatch.upkeep.next_place import look_at_next, unconnected
 from airflow_provider_microbatch.upkeep.state_check import check_state, check_watermarks
 from airflow_provider_microbatch.upkeep.taken_away import taken_away
 
@@ -97,7 +98,8 @@ def check_table(checkpoint: Checkpoint, *, everything: bool) -> TableCheck:
     tables = tables_of(sinks) if everything else []
     back = [finding for table in tables for finding in _came_back(checkpoint, table)]
     marks, gone = dict[str, str](), GoneTables(recorded)
-    found = [f for one in chosen for f in _look(checkpoint, recorded, one, inside=everything, marks=marks, gone=gone)]
+    looks = (_look(checkpoint, recorded, one, inside=everything, marks=marks, gone=gone) for one in chosen)
+    found = list(dict.fromkeys(finding for look in looks for finding in look))
     of_batches = {finding.message for finding in found}
     whole = [finding for table in tables for finding in _whole(checkpoint, table, gone)]
     # Told of batches, it comes with the way on for each.
@@ -134,8 +136,11 @@ def _whole(checkpoint: Checkpoint, table: OpenSink, gone: GoneTables) -> Iterato
     except SinkError as error:
         if table.seems_away(checkpoint.tables) is not None or gone.has(table, checkpoint.tables):
             return  # the look at its batches reports it, if anybody misses it
-        repair = "Do that before all else, then check again; until then the pipeline plans nothing."
-        yield Finding(kind="table", where=table.location(), message=str(error), repair=repair)
+        if isinstance(error, UnconnectedError):
+            yield unconnected(table, error)
+        else:
+            repair = "Do that before all else, then check again; until then the pipeline plans nothing."
+            yield Finding(kind="table", where=table.location(), message=str(error), repair=repair)
 
 
 def _strays(checkpoint: Checkpoint, table: OpenSink) -> Iterator[Finding]:
@@ -238,6 +243,9 @@ def _look(
     except CheckpointError:
         return  # the logs' own findings report the error
     told = next((error for sink, error in failed if sink in wrote), None)
+    if isinstance(told, UnconnectedError):
+        yield unconnected(next(sink for sink, error in failed if error is told), told)
+        return
     if isinstance(told, (ForeignBatchError, RolledBackError)):
         repair = "Choose one of the ways on; a clear of its task is refused until then."
         yield Finding(kind="table", where=lane.commit_log.where(key.id), message=str(told), repair=repair)

@@ -31,9 +31,11 @@ def find_among(known: dict[str, Connection], monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(connections, "_found_by", [find])
 
 
+@pytest.mark.parametrize("is_removed", [False, True])
 def test_a_table_that_was_moved_to_another_catalog_is_asked_there_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_removed: bool
 ) -> None:
+    """Whether the connection of before is there still."""
     known = {CONN_ID: connection_of(tmp_path / "lake"), "elsewhere": connection_of(tmp_path / "elsewhere")}
     find_among(known, monkeypatch)
     world = filled(World(tmp_path, sink=sink_in(tmp_path / "lake")), 2)
@@ -42,6 +44,8 @@ def test_a_table_that_was_moved_to_another_catalog_is_asked_there_alone(
     there.create_namespace("shop")
     there.register_table("shop.orders", here.load_table("shop.orders").metadata_location)
     here.drop_table("shop.orders")
+    if is_removed:
+        del known[CONN_ID]
     world.options["sink"] = moved
     world.land(2)
     world.run(2)
@@ -74,3 +78,22 @@ def test_a_table_that_was_taken_away_and_dropped_is_told_and_no_finding(
     assert [note.partition(" is away")[0] for note in told.notes] == [sinks["orders"].location()]
     applied(world, rewind(1))
     world.run(3, coded())
+    del known[CONN_ID]
+    (finding,) = check_table(world.checkpoint, everything=True).findings
+    assert "cannot be used" in finding.message, "its catalog has not answered"
+
+
+def test_a_table_that_is_named_as_it_was_and_cannot_be_asked_is_not_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its batches would be missed in a table of before."""
+    known = {CONN_ID: connection_of(tmp_path / "lake")}
+    find_among(known, monkeypatch)
+    world = World(tmp_path, sink=FileSink(str(tmp_path / "files"), format="json"))
+    for number, changed in enumerate(({}, {"sink": sink_in(tmp_path / "lake")}, {"min_batches_to_retain": 50})):
+        world.options |= changed
+        world.land(number)
+        world.run(number, coded())
+    del known[CONN_ID]
+    told = [finding.message for finding in check_table(world.checkpoint, everything=True).findings]
+    assert told == [f"connection {CONN_ID!r} cannot be used"]

@@ -9,6 +9,7 @@ LATE_COMMANDS = "tests/execution/test_late_commands.py"
 LATE_COPIES = "tests/execution/test_late_copies.py"
 RENAME_GIVEN_UP = "tests/execution/test_rename_given_up.py"
 RESTORED = "tests/execution/test_restored_under_commands.py"
+CONNECTIONS = "tests/postgres/test_restored.py"
 
 MUTATIONS = [
     Mutation(
@@ -196,9 +197,101 @@ MUTATIONS = [
     Mutation(
         name="a table that was renamed in its catalog is asked by its name of before",
         why="check tells for good that it was dropped, with a way on that takes its records away; no command runs",
-        file="upkeep/commands/site.py",
-        old="            return any(one.is_table_of(table.definition, self._tables) for one in newest.tables)\n",
-        new="            raise\n",
+        file="upkeep/commands/gone.py",
+        old="        return any(one.is_table_of(table.definition, tables) for one in newest.tables)\n",
+        new="        raise\n",
         tests=("tests/execution/test_branches.py",),
+    ),
+    Mutation(
+        name="a table whose connection was renamed is asked by the old one",
+        why="check tells for good that the old connection is missing, though nothing is left there to be asked",
+        file="upkeep/commands/gone.py",
+        old="            table.lanes(tables)  # of a copy that can be asked, readers may still find what it has\n",
+        new="            pass\n",
+        tests=(CONNECTIONS,),
+    ),
+    Mutation(
+        name="a table that is away is gone, since another pipeline of the checkpoint names it too",
+        why="its batches are missed in a table of before, and are made there once more",
+        file="upkeep/commands/gone.py",
+        old="any(one.location() == table.location() for one in newest.tables)",
+        new="table in newest.tables",
+        tests=("tests/execution/test_former_catalogs.py",),
+    ),
+    Mutation(
+        name="a connection that a table of before had and is gone ends every command",
+        why="nothing else is checked, and no batch of by then is cleared",
+        file="connections.py",
+        old="        raise UnconnectedError(str(error)) from error\n",
+        new="        raise\n",
+        tests=(CONNECTIONS,),
+    ),
+    Mutation(
+        name="a connection that is gone is told for each batch",
+        why="a year's findings that are all one hide the others",
+        file="upkeep/table_check.py",
+        old="list(dict.fromkeys(finding for look in looks for finding in look))",
+        new="[finding for look in looks for finding in look]",
+        tests=(CONNECTIONS,),
+    ),
+    Mutation(
+        name="a table whose connection is gone keeps the janitor from those beside it",
+        why="what was replaced there stays for good",
+        file="upkeep/janitor.py",
+        old="                if len(sink.tables) > 1:\n",
+        new="                if False:\n",
+        tests=(CONNECTIONS,),
+    ),
+    Mutation(
+        name="the janitor fails for a connection that nobody writes by any more",
+        why="its task is red for good, and hides the next failure",
+        file="upkeep/janitor.py",
+        old="        if not is_left(self._checkpoint, table, LIVE):\n",
+        new="        if True:\n",
+        tests=(CONNECTIONS,),
+    ),
+    Mutation(
+        name="the janitor passes over a connection that the pipeline writes by",
+        why="stages of dead attempts stay there, and its task is green",
+        file="upkeep/janitor.py",
+        old="        if not is_left(self._checkpoint, table, LIVE):\n",
+        new="        if False:\n",
+        tests=(CONNECTIONS,),
+    ),
+    Mutation(
+        name="a clear does not say why it asks a connection that is gone",
+        why="the pipeline does not name that connection, and nobody knows what it is wanted for",
+        file="execution/table_place.py",
+        old="was removed\n        raise SinkError(_not_asked(sink, key, before.location(), error)) from error\n",
+        new="was removed\n        raise\n",
+        tests=(CONNECTIONS,),
+    ),
+    Mutation(
+        name="a table of several whose connection was renamed keeps its batches from being rewound",
+        why="the old connection is asked for what the new one has told, and no rewind over the rename goes on",
+        file="upkeep/commands/site.py",
+        old=" or self.is_gone(table)):\n                raise\n",
+        new="):\n                raise\n",
+        tests=(CONNECTIONS,),
+    ),
+    Mutation(
+        name="a table that cannot be asked is named by nobody, since another one is named before it",
+        why="its batches are taken for what it never had, and the janitor is green while stages stay there",
+        file="execution/recorded_sinks.py",
+        old="""    if any(table.definition.is_same_place(place) for place in places):
+        return True
+    with suppress(SinkError):
+        return any(table.is_table_of(""",
+        new="""    with suppress(SinkError):
+        return any(table.is_written_by(""",
+        tests=(CONNECTIONS,),
+    ),
+    Mutation(
+        name="a table of before that cannot be asked has to tell whether it is the one of now",
+        why="a server that is gone for good keeps each later batch from being rewound",
+        file="execution/recorded_sinks.py",
+        old="    with suppress(SinkError):\n        return any(table.is_table_of(",
+        new="    if True:\n        return any(table.is_table_of(",
+        tests=(CONNECTIONS,),
     ),
 ]

@@ -186,8 +186,8 @@ MUTATIONS = [
         name="a table that was moved since counts as left out",
         why="a rewind is refused that would lose nothing, and no later run changes what the interval's own has named",
         file="upkeep/commands/for_good.py",
-        old="any(table.is_written_by(place, self._checkpoint.tables) for place in places)",
-        new="any(table.definition.is_same_place(place) for place in places)",
+        old="is_one_of(table, places_of(tables_in(form, beside=table)), self._checkpoint.tables)",
+        new="any(table.definition.is_same_place(place) for place in places_of(tables_in(form, beside=table)))",
         tests=(IN_FORCE,),
     ),
     Mutation(
@@ -346,8 +346,8 @@ MUTATIONS = [
         name="a table that is named no more and is away keeps batches from being rewound that it never had",
         why="dropped long ago, it never comes back, and no rewind goes on",
         file="upkeep/commands/site.py",
-        old="            if not self._never_had(table, batch.key):\n",
-        new="            if True:\n",
+        old="if not (self._never_had(table, batch.key) or self.is_gone(table)):",
+        new="if not self.is_gone(table):",
         tests=(SEVERAL_SINKS, NAMED),
     ),
     Mutation(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +12,11 @@ import pytest
 from airflow_provider_microbatch import connections
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
+from airflow_provider_microbatch.sinks import Sink
+from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.postgres import PostgresSink
 from airflow_provider_microbatch.sinks.several import Sinks
+from airflow_provider_microbatch.upkeep.table_check import check_table
 from tests.execution.maintaining import applied, rewind
 from tests.execution.two_tables import coded
 from tests.execution.world import World
@@ -27,6 +31,7 @@ class Servers:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.known = list[str]()
+        self.renamed = dict[str, str]()
         connections.find_by(self.connection_of)
 
     def name(self, conn_id: str) -> str:
@@ -43,7 +48,12 @@ class Servers:
         if conn_id not in self.known:
             raise DefinitionError(f"connection {conn_id!r} does not exist")
         found = database.connection_of(conn_id)
-        return Connection(**{**vars(found), "schema": self.name(conn_id)})
+        return Connection(**{**vars(found), "schema": self.name(self.renamed.get(conn_id, conn_id))})
+
+    def rename(self, conn_id: str, to: str) -> None:
+        """The connection gets another id; none has the old one any more."""
+        self.known[self.known.index(conn_id)] = to
+        self.renamed[to] = conn_id
 
     def sink(self, conn_id: str, table: str = "orders") -> PostgresSink:
         return PostgresSink(conn_id, table, stages=str(self.root / "stages"), patience_seconds=0.01)
@@ -127,3 +137,78 @@ def test_a_table_of_before_ids_is_another_one_elsewhere_until_its_next_attempt(
     world.options["sink"] = servers.sink("again")
     with pytest.raises(SinkError, match=r"batch live/4 is committed, and postgres:again/.* does not know it"):
         world.run(5, coded())
+
+
+@pytest.mark.parametrize("is_one_of_several", [False, True])
+def test_a_table_whose_connection_was_renamed_is_asked_by_the_new_one_alone(
+    tmp_path: Path, servers: Servers, is_one_of_several: bool
+) -> None:
+    """By the old id it could not be asked, and no check and no clear came to an end."""
+
+    def named(conn_id: str) -> Sink:
+        files = FileSink(str(tmp_path / "files"), format="json")
+        return Sinks({"orders": servers.sink(conn_id), "files": files}) if is_one_of_several else servers.sink(conn_id)
+
+    world = World(tmp_path, sink=named("old"))
+    world.land(0)
+    world.run(0, coded())
+    servers.rename("old", to="new")
+    world.options["sink"] = named("new")
+    world.land(1)
+    world.run(1, coded())
+    assert not check_table(world.checkpoint, everything=True).findings
+    report = world.janitor()
+    assert (report.of("table left alone"), report.problems) == (["postgres:old/public.orders"], [])
+    world.run(0, coded(), clear_number=1)
+    applied(world, rewind(-1))
+    for number in (2, 3):
+        world.run(number, coded())
+    assert servers.rows("old") == [0, 1]
+    assert not check_table(world.checkpoint, everything=True).findings
+
+
+def test_a_connection_that_a_table_of_before_had_and_is_gone_keeps_nothing_else_from_being_done(
+    tmp_path: Path, servers: Servers
+) -> None:
+    files = {name: FileSink(str(tmp_path / name), format="json") for name in ("orders", "weekly")}
+    world = World(tmp_path, sink=Sinks({"daily": servers.sink("old"), **files}))
+    for number in range(4):
+        if number == 2:
+            world.run(0, coded(), clear_number=1)
+            world.options["sink"] = files["orders"]
+        world.land(number)
+        world.run(number, coded())
+    servers.known.remove("old")
+    (finding,) = check_table(world.checkpoint, everything=True).findings
+    assert "connection 'old' does not exist" in finding.message
+    assert "postgres:old/public.orders" in finding.where
+    assert "under this id too" in finding.repair
+    report = world.janitor(grace_seconds=0)
+    assert (report.of("table left alone"), report.problems) == (["postgres:old/public.orders"], [])
+    assert any("/weekly/" in path for path in report.of("replaced output removed"))
+    with pytest.raises(SinkError, match=r"batch live/0 was made for postgres:old/\S+ before, .*connection 'old'"):
+        world.run(0, coded(), clear_number=2)
+    shutil.rmtree(tmp_path / "orders/lane=live/batch_id=3")
+    assert any("live/3" in told.message for told in check_table(world.checkpoint, everything=True).findings)
+    servers.make("other")
+    world.options["sink"] = servers.sink("other")
+    world.land(4)
+    world.run(4, coded())
+    applied(world, rewind(3))
+    world.run(5, coded())
+    assert servers.rows("other") == [4]
+    with pytest.raises(SinkError, match="connection 'old' does not exist"):
+        applied(world, rewind(0))
+
+
+def test_a_connection_that_is_gone_is_a_failure_where_the_pipeline_writes_by_it(
+    tmp_path: Path, servers: Servers
+) -> None:
+    servers.make("other")
+    world = World(tmp_path, sink=Sinks({"copies": servers.sink("other", "copies"), "orders": servers.sink("old")}))
+    world.land(0)
+    world.run(0, coded())
+    servers.known.remove("old")
+    (finding,) = check_table(world.checkpoint, everything=True).findings
+    assert "connection 'old' does not exist" in finding.message
+    assert "connection 'old' does not exist" in str(world.janitor().problems)

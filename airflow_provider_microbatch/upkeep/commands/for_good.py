@@ -21,7 +21,13 @@ from airflow_provider_microbatch.checkpoint.key import LETTERS as LETTERS_LANE
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import CorruptEntryError, DefinitionError, MaintenanceError
 from airflow_provider_microbatch.execution.published_together import published_beside
-from airflow_provider_microbatch.execution.recorded_sinks import RecordedTable, forms_in, places_of, tables_in
+from airflow_provider_microbatch.execution.recorded_sinks import (
+    RecordedTable,
+    forms_in,
+    is_one_of,
+    places_of,
+    tables_in,
+)
 from airflow_provider_microbatch.registry import of_today
 from airflow_provider_microbatch.sinks import OpenSink, Sink, SinkContext
 from airflow_provider_microbatch.sinks.dead_letters import LETTERS
@@ -63,8 +69,7 @@ class InForce:
         return self._has[place]
 
     def _is_in(self, form: Mapping[str, Any], table: OpenSink) -> bool:
-        places = places_of(tables_in(form, beside=table))
-        return any(table.is_written_by(place, self._checkpoint.tables) for place in places)
+        return is_one_of(table, places_of(tables_in(form, beside=table)), self._checkpoint.tables)
 
     def beside(self, key: BatchKey) -> list[RecordedTable]:
         """The tables that are none of these and got the batch together with one of these, whether or not they have it

@@ -28,7 +28,7 @@ from airflow_provider_microbatch.execution.ran_last import newest_first, newest_
 from airflow_provider_microbatch.execution.refused_plan import refused_plan
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink, Sink, SinkContext
 from airflow_provider_microbatch.sources import OpenSource, Source
-from airflow_provider_microbatch.upkeep.commands.gone import never_had
+from airflow_provider_microbatch.upkeep.commands.gone import is_gone, never_had
 from airflow_provider_microbatch.upkeep.commands.told import Told, told_by
 
 Answer = TypeVar("Answer")
@@ -125,11 +125,12 @@ class Recorded:
     def asked(
         self, question: Callable[[OpenSink, ExpectedBatch], Answer | None], table: OpenSink, batch: ExpectedBatch
     ) -> Answer | None:
-        """What a table, or a sink of several, tells of the batch; None, too, if it cannot tell and never had it."""
+        """What a table, or a sink of several, tells of the batch; None, too, if it cannot tell and never had it, or is
+        gone."""
         try:
             return question(table, batch)
         except (SinkError, CorruptEntryError):
-            if not self._never_had(table, batch.key):
+            if not (self._never_had(table, batch.key) or self.is_gone(table)):
                 raise
             return None
 
@@ -252,18 +253,9 @@ class Recorded:
         if place not in self._gone:
             self._gone[place] = False
             with suppress(SinkError, DefinitionError):  # whoever asks it for batches is told that
-                self._gone[place] = all(self._is_gone(table) for table in sink.tables)
+                newest = None if self.newest is None else self._usable.get(self.newest.definition or "")
+                self._gone[place] = all(is_gone(table, newest=newest, tables=self._tables) for table in sink.tables)
         return self._gone[place]
-
-    def _is_gone(self, table: OpenSink) -> bool:
-        try:
-            return table.is_gone()
-        except SinkError:
-            # A table that was renamed where the pipeline names it anew: that one tells what this one had.
-            newest = None if self.newest is None else self._usable.get(self.newest.definition or "")
-            if newest is None or table in newest.tables:
-                raise
-            return any(one.is_table_of(table.definition, self._tables) for one in newest.tables)
 
     def on_record(self) -> list[OpenSink]:
         """The sinks that can be used from here, each once, also those that are gone.
