@@ -26,8 +26,9 @@ At = Mapping[str, Any]
 """The place up to which a channel was read: ``rows``, the number of rows read so far; ``after``, the place of the last
 row, or ``begin``, where reading begins if no row was read yet (neither: at the channel's first row); ``origin``,
 where the channel's first row is, if a server tells that only until its reader has said that it went on; ``seen``, the
-moment, milliseconds since the epoch, up to which all arrived rows were read; ``finished``, if no row will ever
-follow, and then ``open``, the last moment at which a row could still follow."""
+moment, milliseconds since the epoch, up to which all arrived rows were read; ``keeps``, for how many milliseconds the
+server kept a row by its settings of then; ``came``, the moment at which the last row came, if that row was there then;
+``finished``, if no row will ever follow, and then ``open``, the last moment at which a row could still follow."""
 
 FAIL, RECORD_GAP = "fail", "record_gap"
 _SKEW_MS = 5 * 60 * 1000
@@ -46,6 +47,7 @@ class Page:
     :param at_tip: whether the channel has nothing behind this page as of now.
     :param ended: whether the channel will never have anything behind this page.
     :param gap: whether rows behind the place that the channel is read from are gone, or may be.
+    :param last_gone: whether the last row that was read, at the place that the channel is read from, is gone.
     """
 
     rows: Sequence[tuple[str, Sequence[Any]]] = ()
@@ -54,6 +56,7 @@ class Page:
     at_tip: bool
     ended: bool = False
     gap: bool = False
+    last_gone: bool = False
 
 
 class Channels(Protocol):
@@ -72,15 +75,25 @@ class Channels(Protocol):
         """Rows as an Arrow ``RecordBatch``, in the columns of the source."""
 
 
+def kept_ms(at: At, *, retention_ms: int) -> int:
+    """The shortest time, milliseconds, for which the server has kept a row since the last look at a channel, as far as
+    both looks tell: what was gone when the setting was raised has not come back."""
+    then_ms: int = at.get("keeps", retention_ms)
+    return min(then_ms, retention_ms)
+
+
 def may_lack(at: At, *, now_ms: int, retention_ms: int) -> bool:
-    """Whether rows may have come and gone since the last look at a channel. Before the first look none is missed.
+    """Whether rows may have come and gone since the last look at a channel of which the last row that was read is gone,
+    or none was read. Before the first look none is missed.
 
     :param at: the place that the last look came to.
     :param now_ms: milliseconds since the epoch.
-    :param retention_ms: how long the server keeps a row, milliseconds.
+    :param retention_ms: how long the server keeps a row now, milliseconds.
     """
+    oldest_ms = now_ms - kept_ms(at, retention_ms=retention_ms)
     seen = at.get("seen", 0 if "after" in at else now_ms)
-    return bool(seen - _SKEW_MS < now_ms - retention_ms)
+    # If the last row is gone before its time, the setting was lower between the looks, and nobody knows by how much.
+    return bool(seen - _SKEW_MS < oldest_ms or at.get("came", 0) - _SKEW_MS > oldest_ms)
 
 
 class ChannelError(ValueError):
@@ -91,8 +104,8 @@ class ChannelRead:
     """One reading of one channel: rows page by page, and afterwards the end that the reading reached.
 
     :param piece: ``channel``; ``at``, the place to read from; and ``end``, if the end is known.
-    :param arguments: of the read: ``name`` of the source, ``max_records`` of a channel, ``idle_seconds``, and
-        ``on_data_loss``.
+    :param arguments: of the read: ``name`` of the source, ``max_records`` of a channel, ``idle_seconds``,
+        ``on_data_loss``, and ``retention_ms``, how long the server keeps a row.
     """
 
     def __init__(
@@ -123,16 +136,18 @@ class ChannelRead:
 
     def _late(self) -> Iterator[list[Sequence[Any]]]:
         most: int = self._arguments["max_records"]
-        end, gap, idle_since = dict(self._at), False, None
+        end, gap, idle_since = {**self._at, "keeps": self._arguments["retention_ms"]}, False, None
         open_ms: int = self._at.get("seen", 0)
         for page in self._channels.pages(self._channel, self._at, most=lambda: most - self._count):
             gap = gap or page.gap
             if page.gap and self._arguments["on_data_loss"] == FAIL:
                 raise self._lost("what came after the last look is gone, or may be")
+            if page.last_gone:
+                end.pop("came", None)  # else that it is gone would be judged again, by other settings
             if page.rows:
                 self._count += len(page.rows)
                 self._first = page.rows[0][0] if self._first is None else self._first
-                end["after"], idle_since = page.rows[-1][0], None
+                end["after"], end["came"], idle_since = page.rows[-1][0], page.came, None
                 yield [row for _, row in page.rows]
             end["seen"] = max(page.seen, end.get("seen", 0))
             open_ms = max(open_ms, page.came, 0 if page.ended else page.seen)

@@ -101,7 +101,7 @@ def iterator_of(kinesis: Any, stream: str, shard: str, at: At, *, inclusive: boo
 class Shards:
     """The shards of a stream, as channels.
 
-    :param arguments: ``stream``, ``retention_ms``, and those of :func:`client`.
+    :param arguments: ``stream``, those of :func:`client`, and ``retention_ms``, how long a record is kept.
     """
 
     def __init__(self, arguments: Mapping[str, Any], secrets: Mapping[str, str]) -> None:
@@ -128,11 +128,12 @@ class Shards:
                 iterator = self._iterator(channel, here)
                 continue
             records, behind = answer["Records"], answer.get("MillisBehindLatest", 0)
-            iterator, gap = answer.get("NextShardIterator"), False
+            iterator, gap, last_gone = answer.get("NextShardIterator"), False, False
             at_tip = behind == 0
             if not checked and (records or at_tip or iterator is None):
                 checked, is_there = True, bool(records) and records[0]["SequenceNumber"] == at.get("after")
                 gap = not is_there and may_lack(at, now_ms=asked_ms, retention_ms=self._retention_ms)
+                last_gone = not is_there and "after" in at
             # If the record at the place is gone, Kinesis may begin before the place.
             new = [one for one in records if not self._is_read(one["SequenceNumber"], here)]
             if new:
@@ -144,6 +145,7 @@ class Shards:
                 at_tip=at_tip,
                 ended=iterator is None,
                 gap=gap,
+                last_gone=last_gone,
             )
             if iterator is None:
                 return

@@ -118,7 +118,8 @@ def _calls_of_the_process(
 class TunnelChannels:
     """The channels of a tunnel.
 
-    :param arguments: ``tunnel_id``, ``retention_ms``, and those of :class:`~.tunnel_calls.Calls`.
+    :param arguments: ``tunnel_id``, those of :class:`~.tunnel_calls.Calls`, and ``retention_ms``, how long the log is
+        kept.
     """
 
     def __init__(self, arguments: Mapping[str, Any], secrets: Mapping[str, str]) -> None:
@@ -141,7 +142,7 @@ class TunnelChannels:
         while True:
             asked_ms = _now_ms()
             answer = self._read(channel, token)
-            rows, gap = rows_in(answer), False
+            rows, gap, last_gone = rows_in(answer), False, False
             at_tip, ended = not rows and not answer.more, answer.next is None
             if not checked:
                 stamps = [stamp for stamp, _, _ in rows]
@@ -149,6 +150,7 @@ class TunnelChannels:
                 is_there = here is not None and here.stamp in stamps
                 checked = is_there or bool(rows) or at_tip or ended
                 gap = checked and not is_there and may_lack(at, now_ms=asked_ms, retention_ms=self._retention_ms)
+                last_gone = checked and not is_there and here is not None
             places = [
                 Place(stamp=stamp, token=token, next=answer.next if number == len(rows) else None)
                 for number, (stamp, _, _) in enumerate(rows, 1)
@@ -167,6 +169,7 @@ class TunnelChannels:
                     at_tip=at_tip,
                     ended=ended and not left,
                     gap=gap,
+                    last_gone=last_gone,
                 )
                 gap = False
                 if not left:

@@ -6,6 +6,7 @@ from tests.mutants.mutation import Mutation
 
 GRAPH = "tests/sources/test_channels.py"
 KINESIS = "tests/sources/test_kinesis.py"
+RETENTION = "tests/sources/test_kinesis_retention.py"
 
 MUTATIONS = [
     Mutation(
@@ -255,5 +256,45 @@ MUTATIONS = [
         old="        if may_lack(at, now_ms=now_ms, retention_ms=retention_ms) and (\n",
         new="        if retention_ms and (\n",
         tests=(KINESIS,),
+    ),
+    Mutation(
+        name="what had expired when retention was raised counts as never been",
+        why="rows are lost, and nobody knows",
+        file="runtime/channels.py",
+        old="    return min(then_ms, retention_ms)\n",
+        new="    return retention_ms\n",
+        tests=(RETENTION,),
+    ),
+    Mutation(
+        name="a last row that is gone before its time tells nothing",
+        why="rows that a shorter retention took for a while are lost, and nobody knows",
+        file="runtime/channels.py",
+        old=' or at.get("came", 0) - _SKEW_MS > oldest_ms)\n',
+        new=")\n",
+        tests=(RETENTION,),
+    ),
+    Mutation(
+        name="that a last row is gone is judged again by each later retention",
+        why="a quiet stream whose retention was raised stops though it has all",
+        file="runtime/channels.py",
+        old="            if page.last_gone:\n",
+        new="            if False:\n",
+        tests=(RETENTION,),
+    ),
+    Mutation(
+        name="a quiet channel is renewed by the retention of now alone",
+        why="a quiet stream whose retention was raised stops though it has all",
+        file="sources/channels/open.py",
+        old="        return kept_ms(at, retention_ms=self._server.retention_ms()) // 2\n",
+        new="        return self._server.retention_ms() // 2\n",
+        tests=(RETENTION,),
+    ),
+    Mutation(
+        name="a child that nobody has read yet does not know what its parents were kept for",
+        why="what expired of it before retention was raised is lost, and nobody knows",
+        file="sources/channels/graph.py",
+        old=', **({"keeps": min(keeps)} if keeps else {})}\n',
+        new="}\n",
+        tests=(RETENTION,),
     ),
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,10 +72,13 @@ class ChannelWorld(ABC):
         found: dict[str, Any] = json.loads(self.committed or "{}")
         return found
 
-    def backdate(self, ms: int) -> None:
-        """The last batch was so long ago."""
+    def backdate(self, ms: int, *, only: Collection[str] = ("seen", "open", "came")) -> None:
+        """The last batch was so long ago.
+
+        :param only: what of its position: ``came``, if nothing had come for so long before it.
+        """
         position = {
-            channel: {key: value - ms if key in ("seen", "open") else value for key, value in at.items()}
+            channel: {key: value - ms if key in only else value for key, value in at.items()}
             for channel, at in self.position.items()
         }
         self.committed = json.dumps(position, separators=(",", ":"), sort_keys=True)

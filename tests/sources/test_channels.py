@@ -214,15 +214,21 @@ class Trickle(TunnelChannels):
     def pages(self, channel: str, at: object, *, most: Callable[[], int]) -> object:  # type: ignore[override]
         while True:
             self.asked += 1
-            yield Page(rows=[(str(self.asked), (self.asked,))], seen=NOW_MS, at_tip=True)
+            yield Page(rows=[(str(self.asked), (self.asked,))], seen=NOW_MS, came=self.asked, at_tip=True)
 
 
 def test_reading_ends_at_so_many_rows_though_more_come() -> None:
     channels = Trickle()
-    arguments = {"name": "orders", "max_records": 3, "idle_seconds": 60, "on_data_loss": "fail"}
+    arguments = {
+        "name": "orders",
+        "max_records": 3,
+        "idle_seconds": 60,
+        "on_data_loss": "fail",
+        "retention_ms": DAY_MS,
+    }
     one = ChannelRead(channels, {"channel": "a", "at": {"rows": 5}}, arguments)
     assert sum(len(page) for page in one.pages()) == 3
-    assert one.end == {"rows": 8, "first": "1", "after": "3", "seen": NOW_MS}
+    assert one.end == {"rows": 8, "first": "1", "after": "3", "came": 3, "seen": NOW_MS, "keeps": DAY_MS}
 
 
 class Ended(TunnelChannels):
@@ -240,10 +246,16 @@ def test_until_when_a_channel_was_open_is_told_as_far_as_it_is_known(
     at: dict[str, int], opened: dict[str, int]
 ) -> None:  # fmt: skip
     """Else what came of it would count as lost, though nothing says so."""
-    arguments = {"name": "orders", "max_records": 3, "idle_seconds": 0, "on_data_loss": "fail"}
+    arguments = {
+        "name": "orders",
+        "max_records": 3,
+        "idle_seconds": 0,
+        "on_data_loss": "fail",
+        "retention_ms": DAY_MS,
+    }
     one = ChannelRead(Ended(), {"channel": "a", "at": at}, arguments)
     assert [*one.pages()] == []
-    assert one.end == {"rows": 0, "seen": NOW_MS, "finished": True, **opened}
+    assert one.end == {"rows": 0, "seen": NOW_MS, "keeps": DAY_MS, "finished": True, **opened}
 
 
 def test_the_first_to_say_where_a_channel_ends_decides(tmp_path: Path) -> None:
@@ -355,6 +367,7 @@ def test_a_batch_without_rows_is_made_again_whatever_the_retention_is_by_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then_days: int, now_days: int
 ) -> None:
     """For 13 hours nothing came: with a day of retention that is renewed, with a week it is not."""
+    monkeypatch.setattr(TunnelServer, "retention_ms", lambda server: 7 * DAY_MS)
     world = World(tmp_path)
     world.tunnel.put(random.Random(1))
     assert world.batch()

@@ -245,6 +245,7 @@ def test_that_the_last_record_is_gone_is_no_loss_if_nothing_had_come_by_then(tmp
     world = World(tmp_path)
     world.stream.send(["1"])
     assert world.batch() == ["1"]
+    world.backdate(2 * DAY_MS, only=["came"])
     world.stream.arrange("trim", A, 1)
     world.stream.send(["2"])
     assert world.batch() == ["2"]
@@ -259,6 +260,7 @@ def test_what_came_after_a_position_and_went_is_told_whoever_may_have_read_it(
     assert "not on record" in str(world.open().gone_since(None))
     world.stream.send(["1"])
     world.batch()
+    world.backdate(2 * DAY_MS, only=["came"])
     world.stream.send(["2", "3"])
     world.stream.arrange("trim", A, 1)
     assert world.open().gone_since(world.committed) is None, "no record is kept so shortly that a later one went too"

@@ -258,6 +258,7 @@ def test_that_the_last_row_is_gone_is_no_loss_if_nothing_had_come_by_then(tmp_pa
     world = World(tmp_path)
     world.table.put(["1"])
     assert world.batch() == ["1"]
+    world.backdate(72 * HOUR_MS, only=["came"])
     world.table.arrange("trim", A, 1)
     world.table.put(["2"])
     assert world.batch() == ["2"]

@@ -9,6 +9,7 @@ import pytest
 
 from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceError
 from airflow_provider_microbatch.lifetime import lifetime
+from airflow_provider_microbatch.runtime.channels import ChannelError
 from tests.sources.tablestore_world import World
 
 pytestmark = pytest.mark.slow
@@ -142,3 +143,16 @@ def test_what_came_after_a_position_and_went_or_was_read_is_told(tmp_path: Path,
     world.table.arrange("trim", C, 1)
     world.backdate(72 * HOUR_MS)
     assert C in str(world.open().gone_since(world.committed))
+
+
+def test_that_the_last_row_is_gone_before_its_time_stops_the_read_or_is_told(tmp_path: Path) -> None:
+    """The log's hours were fewer for a while."""
+    world = World(tmp_path)
+    world.table.put(["1"])
+    world.batch()
+    world.table.put(["2", "3"])
+    world.table.arrange("trim", A, 2)
+    with pytest.raises(ChannelError, match=rf"orders.*{A}.*record_gap"):
+        world.batch()
+    assert world.batch(on_data_loss="record_gap") == ["3"]
+    assert world.told["gaps"] == [A]

@@ -24,9 +24,11 @@ NEW: At = {"rows": 0}
 _KINDS: Mapping[str, type] = {
     "rows": int,
     "seen": int,
+    "keeps": int,
     "begin": int,
     "origin": str,
     "after": str,
+    "came": int,
     "finished": bool,
     "open": int,
 }
@@ -110,12 +112,14 @@ def _born(position: Position, channel: Channel) -> At:
     if channel.parents and position and not parents:
         # Its parents came and went since the position, and nobody has read them.
         return {**NEW, "seen": 0}
-    opened = [(at.get("open", at["seen"]), at["seen"]) for at in parents if "seen" in at]
+    opened = [(at.get("open", at["seen"]), at) for at in parents if "seen" in at]
     if not opened:
         return NEW
     # A server may not tell which of the channels that have ended are the parents: they are among those that ended last.
     newest = max(open_ms for open_ms, _ in opened)
-    return {**NEW, "seen": min(open_ms for open_ms, ended_ms in opened if ended_ms >= newest)}
+    last = [(open_ms, at) for open_ms, at in opened if at["seen"] >= newest]
+    keeps = [at["keeps"] for _, at in last if "keeps" in at]
+    return {**NEW, "seen": min(open_ms for open_ms, _ in last), **({"keeps": min(keeps)} if keeps else {})}
 
 
 def forgettable(position: Position, listed: Mapping[str, Channel], *, before_ms: int) -> list[str]:

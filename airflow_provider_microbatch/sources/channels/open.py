@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceChangedError, SourceError
-from airflow_provider_microbatch.runtime.channels import FAIL, RECORD_GAP, At
+from airflow_provider_microbatch.runtime.channels import FAIL, RECORD_GAP, At, kept_ms
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.sources import LATE, UNLIMITED, Figures, Late, OpenSource, ReadLimit, SourceContext
 from airflow_provider_microbatch.sources.channels import Channel, ChannelSource, Server
@@ -127,7 +127,8 @@ class OpenChannels(OpenSource):
             if begins is None and not self._has_new(None):
                 return None
             begins, now_ms = dict.fromkeys(listed, NEW) if begins is None else begins, self._context.clock_ms()
-            position = self._beginning.pin({channel: {"seen": now_ms, **at} for channel, at in begins.items()})
+            look = {"seen": now_ms, "keeps": self._server.retention_ms()}
+            position = self._beginning.pin({channel: {**look, **at} for channel, at in begins.items()})
         begin = self._parsed(position)
         if start is not None and self._beginning.get() is None:
             # A position by hand, before the first plan: a channel that it does not name came later here too.
@@ -249,6 +250,7 @@ class OpenChannels(OpenSource):
                 "max_records": self._source.max_records,
                 "idle_seconds": self._source.idle_seconds,
                 "on_data_loss": self._source.on_data_loss,
+                "retention_ms": self._server.retention_ms(),
                 "ends": self._ends.of_attempt() if ends and self._ends is not None else None,
                 "settled": {},
                 "expired": [],
@@ -261,7 +263,8 @@ class OpenChannels(OpenSource):
         begin, end, has_moved = self._reached(start, told)
         renewed = self._context.moves_alone and any(
             # Not the same threshold as that which triggers the batch: the clocks of two hosts need not agree.
-            at.get("seen", 0) - begin.get(channel, NEW).get("seen", 0) >= self._renewed_after_ms // 2
+            at.get("seen", 0) - begin.get(channel, NEW).get("seen", 0)
+            >= self._renewed_after_ms(begin.get(channel, NEW)) // 2
             for channel, at in end.items()
         )
         return render(end) if renewed or has_moved else start
@@ -288,17 +291,18 @@ class OpenChannels(OpenSource):
             raise self._error(f"the reader tells an end of {back[0]} that lies before its start.")
         return begin, end, bool(set(moved(begin, end)) - {*forgotten})
 
-    @property
-    def _renewed_after_ms(self) -> int:
+    def _renewed_after_ms(self, at: At) -> int:
         """The time after which an idle channel gets a batch without rows: half of the server's retention. Later, when
         the last row that was read is gone too, or none was read yet, that batch proves that no row has come and gone
         since."""
-        return self._server.retention_ms() // 2
+        return kept_ms(at, retention_ms=self._server.retention_ms()) // 2
 
     def _is_to_be_renewed(self, position: Position, candidates: Position) -> bool:
-        before_ms = self._context.clock_ms() - self._renewed_after_ms
+        now_ms = self._context.clock_ms()
         # Before the first batch nobody was promised any row yet.
-        is_due = bool(position) and any(at.get("seen", 0) < before_ms for at in candidates.values())
+        is_due = bool(position) and any(
+            at.get("seen", 0) < now_ms - self._renewed_after_ms(at) for at in candidates.values()
+        )
         return is_due and self._context.moves_alone
 
     def secrets(self) -> Mapping[str, str]:

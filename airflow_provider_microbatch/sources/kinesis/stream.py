@@ -99,7 +99,6 @@ class Stream:
         return "airflow_provider_microbatch.runtime.kinesis:Shards", {
             **self._arguments,
             "stream": self._source.stream,
-            "retention_ms": self.retention_ms(),
         }
 
     def secrets(self) -> Mapping[str, str]:

@@ -116,7 +116,6 @@ class Tunnel:
         return "airflow_provider_microbatch.runtime.tablestore:TunnelChannels", {
             **self._arguments,
             "tunnel_id": self._id,
-            "retention_ms": self.retention_ms(),
         }
 
     def secrets(self) -> Mapping[str, str]:

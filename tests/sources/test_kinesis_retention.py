@@ -1,0 +1,115 @@
+"""Records that went unread though they are younger than the stream keeps them by now."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.clock import now_ms
+from airflow_provider_microbatch.lifetime import lifetime
+from airflow_provider_microbatch.runtime.channels import ChannelError
+from tests.sources.test_kinesis import DAY_MS, World
+
+pytestmark = pytest.mark.slow
+
+HOUR_MS = 3_600_000
+A, B, C = (f"shardId-{number:012}" for number in range(3))
+
+
+@pytest.fixture(autouse=True)
+def task() -> Iterator[None]:
+    with lifetime():
+        yield
+
+
+def pass_hours(world: World, hours: int) -> None:
+    """Retention takes what is too old by then."""
+    world.backdate(hours * HOUR_MS)
+    world.stream.arrange("age", hours * HOUR_MS)
+    world.stream.arrange("retain")
+
+
+def first_record_then_quiet(world: World) -> None:
+    """Until the last look nothing had come for longer than any retention that there will be."""
+    world.stream.send(["1"])
+    world.batch()
+    world.backdate(30 * DAY_MS, only=["came"])
+
+
+def parent_that_was_read(world: World) -> None:
+    """The children have no record yet."""
+    world.stream.send(["1"])
+    world.batch()
+    world.stream.split(A)
+    assert world.batch() == []
+
+
+def first_record(world: World) -> None:
+    world.stream.send(["1"])
+    world.batch()
+
+
+@pytest.mark.parametrize(
+    ("begin", "shards"), [(first_record, [A]), (first_record_then_quiet, [A]), (parent_that_was_read, [B, C])]
+)
+def test_records_that_had_expired_when_retention_was_raised_stop_the_read_or_are_told(
+    tmp_path: Path, begin: Callable[[World], None], shards: list[str]
+) -> None:
+    """Kinesis keeps longer what is there then; what is gone does not come back."""
+    world = World(tmp_path)
+    begin(world)
+    world.stream.send(["2", "3"])
+    pass_hours(world, 30)
+    world.stream.set("retention_hours", 168)
+    world.stream.send(["4"])
+    with pytest.raises(ChannelError, match=r"orders.*shardId-.*record_gap"):
+        world.batch()
+    assert world.batch(on_data_loss="record_gap") == ["4"]
+    assert world.told["gaps"] == shards
+
+
+def test_that_the_last_record_is_gone_before_its_time_stops_the_read_or_is_told(tmp_path: Path) -> None:
+    """Retention was lowered, and raised again, between two batches."""
+    world = World(tmp_path)
+    first_record(world)
+    world.stream.send(["2", "3"])
+    pass_hours(world, 12)
+    world.stream.arrange("trim", A, 2)
+    with pytest.raises(ChannelError, match=rf"orders.*{A}.*record_gap"):
+        world.batch()
+    assert A in str(world.open().gone_since(world.committed)), "a restored checkpoint would go on from there"
+    assert world.batch(on_data_loss="record_gap") == ["3"]
+    assert world.told["gaps"] == [A]
+
+
+@pytest.mark.parametrize("raised_at", [6, 30])
+def test_a_quiet_stream_loses_nothing_by_another_retention(tmp_path: Path, raised_at: int) -> None:
+    """Its last record goes, and whether others have gone with it is judged by what was kept then."""
+    world = World(tmp_path)
+    first_record(world)
+    for hour in range(6, 240, 6):
+        pass_hours(world, 6)
+        if hour == raised_at:
+            world.stream.set("retention_hours", 168)
+        assert world.batch() in (None, [])
+        assert world.told["gaps"] == []
+    world.stream.send(["2"])
+    assert world.batch() == ["2"]
+    assert world.told["gaps"] == []
+
+
+def test_a_checkpoint_whose_positions_tell_no_retention_goes_on(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    first_record(world)
+    older = {
+        shard: {key: value for key, value in at.items() if key not in ("keeps", "came")}
+        for shard, at in world.position.items()
+    }
+    world.committed = json.dumps(older)
+    world.stream.send(["2"])
+    assert world.batch() == ["2"]
+    assert world.position[A]["keeps"] == DAY_MS
+    assert abs(world.position[A]["came"] - now_ms()) < HOUR_MS
