@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
 
@@ -33,6 +34,22 @@ class TellsWaiting(Protocol):
         """Describe what is likely to be waited for at a position without an end, with the ways on; None if nothing is.
 
         :raises SourceError: if it is no position of this source.
+        """
+
+
+@runtime_checkable
+class TellsLost(Protocol):
+    """An opened source of which a part of a committed range may be gone where ``not_replayable`` and ``left_out`` tell
+    of none. An ``OpenSource`` need not."""
+
+    def lost_anew(
+        self, start: Offset | None, end: Offset | None, *, told: Mapping[str, Any] | None = None
+    ) -> str | None:
+        """Describe, with names, the data of the range that a batch has read and that a plan made anew would go on
+        without; None if none is gone.
+
+        :param told: the reader's result of that batch, if it is on record.
+        :raises SourceError: if the source cannot be asked.
         """
 
 

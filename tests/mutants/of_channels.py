@@ -188,9 +188,9 @@ MUTATIONS = [
     Mutation(
         name="a replay that lacks what was read is told of if it lacks all",
         why="what is in the table is replaced by a part of it",
-        file="sources/channels/open.py",
-        old="        if isinstance(firsts, Mapping):\n",
-        new="        if False:\n",
+        file="sources/channels/gone.py",
+        old="    if isinstance(firsts, Mapping):\n",
+        new="    if False:\n",
         tests=(KINESIS,),
     ),
     Mutation(
@@ -295,6 +295,14 @@ MUTATIONS = [
         file="sources/channels/graph.py",
         old=', **({"keeps": min(keeps)} if keeps else {})}\n',
         new="}\n",
+        tests=(RETENTION,),
+    ),
+    Mutation(
+        name="a rewind looks for the last row of what it takes out",
+        why="rows of the batch that retention has taken are in no table any more, and nobody knows",
+        file="upkeep/commands/rewind.py",
+        old="told=read.get(name))\n",
+        new="told=None)\n",
         tests=(RETENTION,),
     ),
 ]

@@ -1,4 +1,5 @@
-"""Records that went unread though they are younger than the stream keeps them by now."""
+"""Records that went unread though they are younger than the stream keeps them by now, and records that went after they
+were read."""
 
 from __future__ import annotations
 
@@ -8,10 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_microbatch import connections
 from airflow_provider_microbatch.clock import now_ms
+from airflow_provider_microbatch.exceptions import MaintenanceError
 from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.runtime.channels import ChannelError
+from airflow_provider_microbatch.sources.kinesis import KinesisSource
+from tests.execution import world as execution
+from tests.execution.maintaining import applied, rewind
 from tests.sources.test_kinesis import DAY_MS, World
+from tests.support import kinesis
 
 pytestmark = pytest.mark.slow
 
@@ -113,3 +120,38 @@ def test_a_checkpoint_whose_positions_tell_no_retention_goes_on(tmp_path: Path) 
     assert world.batch() == ["2"]
     assert world.position[A]["keeps"] == DAY_MS
     assert abs(world.position[A]["came"] - now_ms()) < HOUR_MS
+
+
+class Pipeline(execution.World):
+    """A pipeline of a stream's one shard, into a table."""
+
+    def __init__(self, root: Path, **arguments: str) -> None:
+        super().__init__(root)
+        connections.find_by(kinesis.connection)
+        self.stream = kinesis.Stream()
+        source = KinesisSource(
+            self.stream.name, conn_id="kinesis", idle_seconds=0, discover_seconds=0, **arguments
+        )  # fmt: skip
+        self.sources = {"orders": source}  # type: ignore[dict-item]
+        self.clock = now_ms()
+
+
+@pytest.mark.parametrize("on_data_loss", ["fail", "record_gap"])
+def test_a_rewind_over_records_of_which_some_are_gone_is_refused_unless_it_may_skip_them(
+    tmp_path: Path, on_data_loss: str
+) -> None:
+    world = Pipeline(tmp_path, on_data_loss=on_data_loss)
+    for number, ids in enumerate([[1, 2], [3, 4, 5]]):
+        world.stream.send([f"[{id}]" for id in ids])
+        world.run(number)
+    applied(world, rewind(0))
+    world.run(2)
+    assert world.table() == {0: [1, 2], 1: [3, 4, 5]}, "all are there"
+    world.stream.arrange("trim", A, 4)
+    with pytest.raises(
+        MaintenanceError, match=rf"batch live/1 read .*gone since they were read: rows of {A}.*--allow-skip"
+    ):
+        applied(world, rewind(0))
+    assert world.table() == {0: [1, 2], 1: [3, 4, 5]}
+    applied(world, rewind(0, allow_skip=True))
+    assert world.table() == {0: [1, 2]}

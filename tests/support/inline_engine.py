@@ -24,11 +24,13 @@ from airflow_provider_microbatch.runtime.files import joined, told
 from airflow_provider_microbatch.runtime.job import Job, Subtask
 from airflow_provider_microbatch.runtime.polling import revived
 from airflow_provider_microbatch.runtime.subtasks import Done, run_subtasks
+from tests.support import channel_reader
 from tests.support.stage_parts import write_part
 
 Rows = list[dict[str, Any]]
 
 COUNTER = "acme_microbatch.counter_reader:read"
+CHANNELS = "airflow_provider_microbatch.runtime.channels:read"
 POLLED = "airflow_provider_microbatch.runtime.polling:read"
 
 
@@ -112,6 +114,8 @@ class InlineEngine:
             elif read.reader == POLLED:
                 polled = revived(read.arguments).read(read.arguments["start"], read.arguments["end"])
                 sources[name], read_as[name] = [{**row} for row in polled if isinstance(row, Mapping)], {}
+            elif read.reader == CHANNELS:
+                sources[name], read_as[name] = channel_reader.read(read.arguments)
             else:
                 paths = [path for group in read.arguments["groups"] for path in group["paths"]]
                 sources[name], read_as[name] = self._rows(paths), told(read.arguments)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from airflow_provider_microbatch.runtime.channels import may_lack
 from airflow_provider_microbatch.sources.channels import Channel, Server
 from airflow_provider_microbatch.sources.channels.begin import Origins
-from airflow_provider_microbatch.sources.channels.graph import NEW, Position, is_unread
+from airflow_provider_microbatch.sources.channels.graph import NEW, Position, is_unread, rows_between
 
 
 def gone_up_to(places: Position, listed: Mapping[str, Channel], server: Server) -> Iterator[tuple[str, str]]:
@@ -16,6 +17,16 @@ def gone_up_to(places: Position, listed: Mapping[str, Channel], server: Server) 
         why = "it is gone" if channel not in listed else server.why_gone(channel, at)
         if why is not None:
             yield channel, why
+
+
+def first_to_go(start: Position, end: Position, told: Mapping[str, Any] | None) -> Position:
+    """The row of each channel that goes first of a range: its first one, as the reader told; or, where none told, its
+    last one, which goes when all are gone."""
+    counts, firsts = rows_between(start, end), (told or {}).get("firsts")
+    afters = {channel: end[channel]["after"] for channel in counts}
+    if isinstance(firsts, Mapping):
+        afters |= {channel: at for channel, at in firsts.items() if channel in counts and isinstance(at, str)}
+    return {channel: {"after": after} for channel, after in afters.items()}
 
 
 def gone_behind(candidates: Position, server: Server, *, now_ms: int) -> Iterator[str]:

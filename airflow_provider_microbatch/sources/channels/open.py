@@ -17,7 +17,7 @@ from airflow_provider_microbatch.sources import LATE, UNLIMITED, Figures, Late, 
 from airflow_provider_microbatch.sources.channels import Channel, ChannelSource, Server
 from airflow_provider_microbatch.sources.channels.begin import Beginning, Origin, Origins
 from airflow_provider_microbatch.sources.channels.ends_folder import EndsFolder
-from airflow_provider_microbatch.sources.channels.gone import gone_behind, gone_up_to, read_by_others
+from airflow_provider_microbatch.sources.channels.gone import first_to_go, gone_behind, gone_up_to, read_by_others
 from airflow_provider_microbatch.sources.channels.graph import (
     NEW,
     Position,
@@ -349,24 +349,23 @@ class OpenChannels(OpenSource):
         def why() -> str | None:
             places = {channel: last[channel] for channel in rows_between(first, last)}
             gone = gone_up_to(places, self._listed(), self._server)
-            return next((f"source {self._name!r}, {channel}: {reason}" for channel, reason in gone), None)
+            return next((f"source {self._name!r}, {channel}: {reason}." for channel, reason in gone), None)
 
         return self._named(why)
 
     def left_out(
         self, start: Offset | None, end: Offset | None, *, told: Mapping[str, Any] | None = None
     ) -> str | None:
-        """Describe rows that are gone since they were read, and that ``on_data_loss="record_gap"`` would go on without.
-        Rows go from the front: if the first row that was read is there, all are. Where no reader told which row that
-        was, the last one is looked for instead."""
-        if self._source.on_data_loss == FAIL:
-            return None
-        counts = rows_between(self._start(start) or {}, self._start(end) or {})
-        last, firsts = self._start(end) or {}, (told or {}).get("firsts")
-        afters = {channel: last[channel]["after"] for channel in counts}
-        if isinstance(firsts, Mapping):
-            afters |= {channel: at for channel, at in firsts.items() if channel in counts and isinstance(at, str)}
-        places: Position = {channel: {"after": after} for channel, after in afters.items()}
+        """Describe rows that are gone since they were read, and that ``on_data_loss="record_gap"`` would go on
+        without."""
+        return None if self._source.on_data_loss == FAIL else self.lost_anew(start, end, told=told)
+
+    def lost_anew(
+        self, start: Offset | None, end: Offset | None, *, told: Mapping[str, Any] | None = None
+    ) -> str | None:
+        """Describe rows that are gone since they were read, whatever the source is set to: a plan made anew begins at
+        the first row that is there."""
+        places = first_to_go(self._start(start) or {}, self._start(end) or {}, told)
         self._check_places(places)
         gone = self._named(lambda: dict(gone_up_to(places, self._listed(), self._server)))
         return f"gone since they were read: rows of {', '.join(gone)}" if gone else None
