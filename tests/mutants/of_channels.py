@@ -305,4 +305,12 @@ MUTATIONS = [
         new="told=None)\n",
         tests=(RETENTION,),
     ),
+    Mutation(
+        name="the latest is what it is by the worker's clock",
+        why="what arrives until Kinesis' clock is there is in no batch, and nobody knows",
+        file="sources/kinesis/stream.py",
+        old="            now_ms = self._now_ms()\n",
+        new="            now_ms = self._clock_ms()\n",
+        tests=(KINESIS,),
+    ),
 ]

@@ -21,6 +21,8 @@ class ChannelWorld(ABC):
 
     :param connect: finds the connection.
     :param arguments: of the source.
+
+    ``ahead_ms`` is by how much the clock of whoever plans is ahead.
     """
 
     def __init__(self, root: Path, *, connect: Connect, **arguments: Any) -> None:
@@ -28,6 +30,7 @@ class ChannelWorld(ABC):
         self.store = PosixStore(root / "checkpoint")
         self.committed: str | None = None
         self.told: Mapping[str, Any] = {}
+        self.ahead_ms = 0
         self._connect = connect
 
     @abstractmethod
@@ -44,7 +47,7 @@ class ChannelWorld(ABC):
             name="orders",
             log=self.store.scoped("log"),
             state=self.store.scoped("state"),
-            clock_ms=now_ms,
+            clock_ms=lambda: now_ms() + self.ahead_ms,
             connect=self._connect,
         )
         return self.source(**{**self.arguments, **arguments}).open(context)

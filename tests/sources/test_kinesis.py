@@ -402,6 +402,14 @@ def test_a_source_that_begins_later_begins_where_that_was_at_its_first_plan(tmp_
     assert read == ["2"]
 
 
+def test_the_latest_is_what_it_is_by_the_clock_that_stamps_records(tmp_path: Path) -> None:
+    world = World(tmp_path, start="latest")
+    world.ahead_ms = 600_000
+    world.committed = world.open().latest_offset(None)  # type: ignore[assignment]
+    world.stream.send(["1"])
+    assert world.batch() == ["1"]
+
+
 def test_lag_is_how_old_what_comes_next_is(tmp_path: Path) -> None:
     world = World(tmp_path, shards=2)
     world.stream.send(["1"])

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -61,8 +62,9 @@ class Stream:
 
     def beginning(self, channels: Mapping[str, Channel]) -> Position | None:
         """The beginning by the definition's ``start``. A shard closed before the first plan has no later records."""
-        begins_ms, now_ms = self._source.begins_ms, self._clock_ms()
+        begins_ms = self._source.begins_ms
         if self._source.start == LATEST:
+            now_ms = self._now_ms()
             return {
                 one.id: {"rows": 0, "finished": True, "seen": now_ms} if one.closed else {"rows": 0, "begin": now_ms}
                 for one in channels.values()
@@ -115,6 +117,13 @@ class Stream:
     def lacks(self, position: Position) -> tuple[()]:
         """None, since Kinesis keeps no position."""
         return ()
+
+    def _now_ms(self) -> int:
+        """The moment by Kinesis' clock, which stamps what arrives, in whole seconds: if the clock here is ahead, what
+        arrives until Kinesis' is there would be in no batch."""
+        answer = self._ask(lambda kinesis: kinesis.describe_stream_summary(StreamName=self._source.stream))
+        date: str | None = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+        return self._clock_ms() if date is None else round(parsedate_to_datetime(date).timestamp()) * 1000
 
     def _listed(self, *, max_age: float) -> _Listing:
         listed = self._held.listed
