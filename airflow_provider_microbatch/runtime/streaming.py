@@ -183,7 +183,8 @@ def run_query(
         # The first batch changes all state anyway; a state taken over from a streaming query has its snapshots at other
         # batches.
         is_first = before is None or before.get("since") == job.batch_id
-        _keep_state_by_ids(spark, whole=is_first or (job.batch_id + 1) % SNAPSHOT_EVERY == 0)
+        whole = is_first or (job.batch_id + 1) % SNAPSHOT_EVERY == 0
+        _keep_state_by_ids(spark, whole=whole, bounded=streaming.bounded)
         conf = dict(before["conf"]) if before is not None else _pinned_by_spark(spark)
         if before is not None and newer_settings(conf):
             pinned = _pinned_by_spark(spark)
@@ -314,7 +315,7 @@ def state_settings() -> dict[str, str]:
     return {PROVIDER: ROCKSDB, FORMAT: "2"}
 
 
-def _keep_state_by_ids(spark: SparkSession, *, whole: bool) -> None:
+def _keep_state_by_ids(spark: SparkSession, *, whole: bool, bounded: bool) -> None:
     settings = {
         **state_settings(),
         # Spark otherwise leaves the upload of a full snapshot to a thread that runs each minute: a driver of one batch
@@ -325,7 +326,16 @@ def _keep_state_by_ids(spark: SparkSession, *, whole: bool) -> None:
         # The log of files that an attempt is shown has two entries at most. By a lower number, as a pipeline's or a
         # cluster's own, Spark would look for one that holds those before it, and for none of its files.
         "spark.sql.streaming.fileSource.log.compactInterval": _NEVER,
+        # Figures of the batch are those of Spark's newest progress. Of one that it is to hold it holds none: no row was
+        # late then, whatever its time, and none read.
+        "spark.sql.streaming.numRecentProgressUpdates": "100",
     }
+    if bounded:
+        # Whether all rows were told is told by how many an operator keeps. Where Spark does not count them, it is none.
+        settings[_STATE + "rocksdb.trackTotalNumberOfRows"] = "true"
+    # RocksDB's settings are read whatever the case of their letters, and of two spellings either one.
+    named = {key.lower(): value for key, value in settings.items()}
+    settings |= {key: named[key.lower()] for key in spark.conf.getAll if key.lower() in named}
     for key, value in settings.items():
         spark.conf.set(key, value)
 

@@ -23,6 +23,9 @@ from tests.state.stateful import CONF, SessionEngine
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
+COUNTED = "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows"
+
+
 class ArchivedWorld(IntervalsWorld):
     """Spark does not find its files again where it would look: it streams a copy."""
 
@@ -201,6 +204,28 @@ def test_nor_are_groups_without_a_time(tmp_path: Path, engine: SessionEngine) ->
     world = IntervalsWorld(tmp_path, "tests.state.transforms:by_moment", engine=engine, mode="append")
     world.land_at(0.5, (1, "00:10:00"), (2, None))
     with pytest.raises(EngineError, match=r"groups of an aggregation.*\(1\).*leave such rows out"):
+        world.run_hour(0)
+    assert world.hours() == []
+
+
+@pytest.mark.parametrize(
+    ("transform", "at", "conf", "told"),
+    [
+        ("paid", None, {COUNTED: "false"}, r"\(LeftOuter\) that found no partner.*\(1\)"),
+        ("by_moment", None, {COUNTED.replace("trackTotal", "tracktotal"): "false"}, r"groups of an aggregation.*\(1\)"),
+        ("by_minute", "1969-12-31T23:59:59", {"spark.sql.streaming.numRecentProgressUpdates": "1"}, r"\(1 rows\)"),
+    ],
+    ids=["rows of a join", "groups", "late rows"],
+)
+def test_what_would_be_lost_is_seen_whichever_figures_the_pipeline_has_spark_keep(
+    tmp_path: Path, engine: SessionEngine, transform: str, at: str | None, conf: dict[str, str], told: str
+) -> None:
+    """Spark's own advice for fast writes is not to count rows of state."""
+    called, conf = f"tests.state.transforms:{transform}", {**CONF, **conf}
+    world = IntervalsWorld(tmp_path, called, engine=engine, mode="append", conf=conf)
+    world.sources = ("orders", "payments") if transform == "paid" else ("orders",)
+    world.land_at(0.5, (1, "00:10:00"), (2, at))
+    with pytest.raises(EngineError, match=rf"{told}.*leave such rows out"):
         world.run_hour(0)
     assert world.hours() == []
 
