@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.runtime.failure import BatchFailure
-from airflow_provider_microbatch.runtime.query_plan import below, is_processor
+from airflow_provider_microbatch.runtime.query_plan import below, each, is_processor
 from airflow_provider_microbatch.runtime.streaming_folder import END_MS
 from airflow_provider_microbatch.runtime.watermarks import latest_events
 
@@ -18,12 +18,18 @@ if TYPE_CHECKING:
 _LAST_MS = END_MS - 366 * 86_400_000
 """Event times end a year before the lane does: windows, gaps and what a join waits for come to them."""
 
+_JOIN = "StreamingSymmetricHashJoinExec"
+"""The node of a join of two streams."""
+
 _TOLD_AT_LAST: Mapping[str, Sequence[str]] = {
     "LeftOuter": ("left",),
     "RightOuter": ("right",),
     "FullOuter": ("left", "right"),
 }
 """Sides of a join, by its type, of which a row without a partner is told when the watermark lets go of it."""
+
+_WATERMARK = "spark.watermarkDelayMs"
+"""In the metadata of a column: it has a watermark."""
 
 _WAYS_ON = (
     "In front of withWatermark, leave such rows out, or give them another time; or move all times by as many days "
@@ -51,6 +57,39 @@ def check_clock(nodes: Sequence[Any]) -> None:
                 f"({node.getClass().getSimpleName()} in Spark's plan), and a data interval is made at one moment: its "
                 "timers would never expire, and what they were to tell would be in no table. Take 'EventTime' or "
                 "'None', and run the batch again",
+            )
+
+
+def check_let_go(executed: Any) -> None:
+    """Check that a watermark lets go of all rows that an outer join is to tell without a partner. Spark takes a query
+    in which only the other side has one: of this side it lets go of nothing then, and tells no row that found none.
+
+    :param executed: Spark's plan of the batch with the data, as it is executed; none of it need have run.
+    :raises BatchFailure: naming the side and the way on.
+    """
+    for node in below(executed):
+        if node.getClass().getSimpleName() != _JOIN:
+            continue
+        kind, lets_go = node.joinType().toString(), node.stateWatermarkPredicates()
+        for side in _TOLD_AT_LAST.get(kind, ()):
+            if getattr(lets_go, side)().isDefined():
+                continue
+            columns = list(each(getattr(node, side)().output()))
+            watched = [column.name() for column in columns if column.metadata().contains(_WATERMARK)]
+            raise BatchFailure(
+                "transform",
+                f"no watermark would ever let go of the rows of the {side} side of an outer join ({kind}), which has "
+                f"the columns {', '.join(column.name() for column in columns)}, so those that find no partner would be "
+                "in no table: "
+                + (
+                    f"the join's condition does not bound {watched[0]!r} from below by a column of the other side that "
+                    "has a watermark"
+                    if watched
+                    else "none of these has a watermark"
+                )
+                + ". Put withWatermark on each side in front of the join, on the columns that its condition compares, "
+                "and let it bound each by the other in both directions, as BETWEEN does, or be that they are equal. "
+                "Then run the batch again",
             )
 
 
@@ -109,7 +148,7 @@ def check_all_told(spark: SparkSession, folder: str, batch_id: int, executed: An
     """
     for node in below(executed):
         kind = node.getClass().getSimpleName()
-        if kind == "StreamingSymmetricHashJoinExec" and _rows_in(node):
+        if kind == _JOIN and _rows_in(node):
             # The other side may keep any rows: those without a partner are told by none.
             reader = spark.read.format("statestore").option("batchId", batch_id)
             reader = reader.option("operatorId", node.stateInfo().get().operatorId())

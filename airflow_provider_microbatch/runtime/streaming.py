@@ -9,6 +9,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.runtime.batch import Frames
-from airflow_provider_microbatch.runtime.bounded import at_the_end, check_all_told, check_clock, check_times
+from airflow_provider_microbatch.runtime.bounded import (
+    at_the_end,
+    check_all_told,
+    check_clock,
+    check_let_go,
+    check_times,
+)
 from airflow_provider_microbatch.runtime.copied_rows import copied, count_of_copy
 from airflow_provider_microbatch.runtime.failure import BatchFailure, failing_as
 from airflow_provider_microbatch.runtime.files import literally
@@ -203,7 +210,8 @@ def run_query(
         named = streams.names
     ends = streaming.bounded and bool(named)
     told = Path(streaming.folder) / TOLD
-    query = _run(streaming, job.batch_id, result, partial(_keep, told) if ends else write)
+    first = partial(_keep, told) if ends else write
+    query = _run(streaming, job.batch_id, result, first, check_let_go if streaming.bounded else None)
     with failing_as("runtime"):
         commit = read_commit(streaming.folder, job.batch_id)
         last = query._jsq.streamingQuery().lastExecution()
@@ -226,8 +234,7 @@ def run_query(
         with at_the_end(planned.nodes):
             query = _run(streaming, at, result, lambda last: write(_together(told, last)))
         with failing_as("runtime"):
-            end = query._jsq.streamingQuery().lastExecution().executedPlan()
-            check_all_told(spark, streaming.folder, at, end, output_mode=streaming.output_mode)
+            check_all_told(spark, streaming.folder, at, _executed(query), output_mode=streaming.output_mode)
     if streaming.bounded:
         return None, False, figures
     with failing_as("runtime"):
@@ -263,8 +270,19 @@ def _together(folder: Path, last: DataFrame) -> DataFrame:
     return session.read.schema(last.schema).parquet("file://" + literally(str(folder))).union(last)
 
 
-def _run(streaming: Streaming, planned: int, result: DataFrame, write: Callable[[DataFrame], None]) -> Any:
+def _run(
+    streaming: Streaming,
+    planned: int,
+    result: DataFrame,
+    write: Callable[[DataFrame], None],
+    check: Callable[[Any], None] | None = None,
+) -> Any:
+    """Run the planned batch, and return the query.
+
+    :param check: is given Spark's plan of the batch, which Spark makes when the query runs, before a row is read.
+    """
     failures: list[BatchFailure] = []
+    started = Future[Any]()
 
     def write_batch(frame: DataFrame, batch_id: int) -> None:
         try:
@@ -274,6 +292,9 @@ def _run(streaming: Streaming, planned: int, result: DataFrame, write: Callable[
                     f"Spark's streaming engine ran batch {batch_id}, and batch {planned} was planned. Nothing of "
                     "it was written. Run the task again; if it comes again, report it with the attempt's log",
                 )
+            if check is not None:
+                with failing_as("runtime"):
+                    check(_executed(started.result()))
             write(frame)
         except BatchFailure as failure:
             failures.append(failure)
@@ -289,6 +310,7 @@ def _run(streaming: Streaming, planned: int, result: DataFrame, write: Callable[
             .foreachBatch(write_batch)
             .start()
         )
+        started.set_result(query)
         try:
             query.awaitTermination()
         except PySparkException as error:
@@ -297,6 +319,11 @@ def _run(streaming: Streaming, planned: int, result: DataFrame, write: Callable[
             refuse_other_state(str(error))
             raise
     return query
+
+
+def _executed(query: Any) -> Any:
+    """Spark's plan of a query's newest batch, as it is executed."""
+    return query._jsq.streamingQuery().lastExecution().executedPlan()
 
 
 def close_state(spark: SparkSession) -> None:

@@ -230,6 +230,44 @@ def test_what_would_be_lost_is_seen_whichever_figures_the_pipeline_has_spark_kee
     assert world.hours() == []
 
 
+@pytest.mark.parametrize(
+    ("transform", "conf", "told"),
+    [
+        ("paid_whatever_comes", {}, r"left side.*\(LeftOuter\).*columns id, at,.*none of these has a watermark"),
+        ("paid_by_another_time", {}, r"left side.*\(LeftOuter\).*columns id, at,.*none of these has a watermark"),
+        ("paid_or_paying", {}, r"right side.*\(FullOuter\).*does not bound 'at' from below"),
+        ("paid_with_no_watermark", {"spark.sql.streaming.unsupportedOperationCheck": "false"}, r"left side.*none of"),
+    ],
+    ids=["no watermark of its own", "of another column", "no bound", "none at all"],
+)
+def test_an_outer_join_that_would_never_tell_rows_of_a_side_is_refused_by_that_side(
+    tmp_path: Path, engine: SessionEngine, transform: str, conf: dict[str, str], told: str
+) -> None:
+    """Spark takes such a query. Of rows that have their partner, and all times, an error said that they have none."""
+    called = f"tests.state.outer_joins:{transform}"
+    world = IntervalsWorld(tmp_path, called, engine=engine, mode="append", conf={**CONF, **conf})
+    world.sources = ("orders", "payments")
+    world.land_at(0.5, (1, "00:10:00"))
+    world.land_at(0.5, (1, "00:10:30"), source="payments")
+    with pytest.raises(EngineError, match=rf"{told}.*Put withWatermark on each side in front of the join"):
+        world.run_hour(0)
+    assert world.hours() == []
+    world.transform = "tests.state.transforms:paid"
+    world.run_hour(0, try_number=2)
+
+    assert world.hours() == [["1 True"]]
+
+
+def test_one_whose_rows_without_a_partner_are_left_out_is_not(tmp_path: Path, engine: SessionEngine) -> None:
+    world = IntervalsWorld(tmp_path, "tests.state.outer_joins:paid_alone", engine=engine, mode="append")
+    world.sources = ("orders", "payments")
+    world.land_at(0.5, (1, "00:10:00"), (2, None))
+    world.land_at(0.5, (1, "00:10:30"), source="payments")
+    world.run_hour(0)
+
+    assert world.hours() == [["1 True"]]
+
+
 def test_a_processor_that_fails_at_the_end_is_told_of_its_watermark(tmp_path: Path, engine: SessionEngine) -> None:
     """Python has no datetime of its year."""
     world = IntervalsWorld(tmp_path, "tests.state.transforms:visits_until_now", engine=engine, mode="append")
