@@ -13,7 +13,7 @@ from airflow_provider_microbatch.runtime.streaming_folder import END_MS
 from airflow_provider_microbatch.runtime.watermarks import latest_events
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _LAST_MS = END_MS - 366 * 86_400_000
 """Event times end a year before the lane does: windows, gaps and what a join waits for come to them."""
@@ -153,7 +153,9 @@ def check_all_told(spark: SparkSession, folder: str, batch_id: int, executed: An
             reader = spark.read.format("statestore").option("batchId", batch_id)
             reader = reader.option("operatorId", node.stateInfo().get().operatorId())
             sides = _TOLD_AT_LAST.get(node.joinType().toString(), ())
-            kept = sum(reader.option("joinSide", side).load(f"file://{folder}").count() for side in sides)
+            stores = (reader.option("storeName", f"{side}-keyWithIndexToValue") for side in sides)
+            says = node.stateFormatVersion() > 1
+            kept = sum(_without_partner(store.load(f"file://{folder}"), says=says).count() for store in stores)
             what = f"rows of a join ({node.joinType().toString()}) that found no partner"
         else:
             kept = _rows_in(node) if output_mode == "append" and kind.endswith("StateStoreSaveExec") else 0
@@ -170,3 +172,15 @@ def check_all_told(spark: SparkSession, folder: str, batch_id: int, executed: An
 def _rows_in(node: Any) -> int:
     """Rows that an operator keeps behind the batch."""
     return int(node.longMetric("numTotalStateRows").value())
+
+
+def _without_partner(rows: DataFrame, *, says: bool) -> DataFrame:
+    """Of a side's rows those that have found none. One that has was told with it, and may be kept for ever.
+
+    :param rows: as Spark keeps them.
+    :param says: whether a row says, behind its columns, whatever these are called, if it has. In the first format of
+        such state none does.
+    """
+    values = rows.selectExpr("inline(array(value))")
+    last = len(values.columns) - 1
+    return values.toDF(*map(str, range(last + 1))).where(f"NOT `{last}`") if says else rows

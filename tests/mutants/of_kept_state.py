@@ -411,4 +411,12 @@ MUTATIONS = [
         new="            if True:\n",
         tests=(INTERVALS,),
     ),
+    Mutation(
+        name="a row that has its partner may wait for another",
+        why="an interval that has told it all fails, by rows that found none",
+        file="runtime/bounded.py",
+        old='.where(f"NOT `{last}`") if says else rows',
+        new=" if says else rows",
+        tests=(INTERVALS,),
+    ),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,9 +12,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def paid_by(batch: Batch, how: str = "leftOuter", until: str = "AND p.at >= o.at", **watched: str) -> DataFrame:
+def paid_by(
+    batch: Batch, how: str = "leftOuter", until: str = "AND p.at >= o.at", shown: Sequence[str] = (), **watched: str
+) -> DataFrame:
     """As :func:`~.transforms.paid`, by another join, or with another watermark.
 
+    :param shown: columns of orders that are shown too.
     :param watched: columns of orders and of payments that have a watermark, by source.
     """
     from pyspark.sql import functions as F
@@ -24,7 +28,7 @@ def paid_by(batch: Batch, how: str = "leftOuter", until: str = "AND p.at >= o.at
     )
     within = F.expr(f"o.id = p.id AND p.at <= o.at + INTERVAL 1 MINUTE {until}")
     joined = orders.alias("o").join(payments.alias("p"), within, how)
-    return joined.select("o.id", F.expr("p.id IS NOT NULL").alias("paid"))
+    return joined.select("o.id", F.expr("p.id IS NOT NULL").alias("paid"), *(f"o.{name}" for name in shown))
 
 
 def paid_whatever_comes(batch: Batch) -> DataFrame:
@@ -36,6 +40,13 @@ def paid_by_another_time(batch: Batch) -> DataFrame:
     """The same, with a watermark of orders in a column that the join does not compare."""
     orders = batch.sources["orders"].selectExpr("*", "at AS seen")
     return paid_by(replace(batch, sources={**batch.sources, "orders": orders}), orders="seen", payments="at")
+
+
+def paid_in_time(batch: Batch) -> DataFrame:
+    """The same, which shows that column, so that Spark lets go of orders by it; the first order has no time there."""
+    orders = batch.sources["orders"].selectExpr("*", "if(id = 1, null, at) AS matched")
+    sources = {**batch.sources, "orders": orders}
+    return paid_by(replace(batch, sources=sources), shown=["matched"], orders="matched", payments="at")
 
 
 def paid_or_paying(batch: Batch) -> DataFrame:

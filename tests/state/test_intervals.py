@@ -258,6 +258,17 @@ def test_an_outer_join_that_would_never_tell_rows_of_a_side_is_refused_by_that_s
     assert world.hours() == [["1 True"]]
 
 
+def test_a_row_that_has_its_partner_waits_for_nothing(tmp_path: Path, engine: SessionEngine) -> None:
+    """Spark keeps it, if it has no time in the column of the watermark, and an error said that it had no partner."""
+    world = IntervalsWorld(tmp_path, "tests.state.outer_joins:paid_in_time", engine=engine, mode="append")
+    world.sources = ("orders", "payments")
+    world.land_at(0.5, (1, "00:10:00"), (2, "00:20:00"))
+    world.land_at(0.5, (1, "00:10:30"), source="payments")
+    world.run_hour(0)
+
+    assert world.hours() == [["1 True", "2 False 2023-11-15T00:20:00.000Z"]]
+
+
 def test_one_whose_rows_without_a_partner_are_left_out_is_not(tmp_path: Path, engine: SessionEngine) -> None:
     world = IntervalsWorld(tmp_path, "tests.state.outer_joins:paid_alone", engine=engine, mode="append")
     world.sources = ("orders", "payments")
