@@ -110,6 +110,20 @@ def test_an_interval_tells_all_at_its_end(tmp_path: Path, spark: Spark) -> None:
     assert world.left() == []
 
 
+@pytest.mark.parametrize("spark", ["4.0.4"], indirect=True)
+def test_rows_that_an_outer_join_may_be_yet_to_tell_are_named_where_spark_does_not_show_them(
+    tmp_path: Path, spark: Spark
+) -> None:
+    """Its reader of state failed, and the error was its own."""
+    world = IntervalsWorld(tmp_path, "tests.state.transforms:paid", engine=spark.engine, mode="append")
+    world.sources = ("orders", "payments")
+    world.land_at(0.5, (1, "00:10:00"), (2, None))
+    world.land_at(0.5, (1, "00:10:30"), source="payments")
+    with pytest.raises(EngineError, match=r"may have found no partner \(Spark 4.0 .*\(1\).*leave such rows out"):
+        world.run_hour(0)
+    assert world.hours() == []
+
+
 @of_the_newest
 def test_a_transform_that_keeps_other_state_is_refused_with_the_way_on(tmp_path: Path, spark: Spark) -> None:
     world = StatefulWorld(tmp_path, "tests.state.transforms:counts", engine=spark.engine)
