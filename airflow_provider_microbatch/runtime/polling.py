@@ -63,8 +63,9 @@ class PollingSource(ABC):
         """Called when the rows up to ``end`` are in the table. May be called twice, and late."""
 
     def count(self, start: Any, end: Any) -> int | None:
-        """The number of rows in a range, if it is known without reading them. Lag and pace are computed from it, and a
-        read that gives fewer rows fails. For the ranges of :meth:`partitions` it is called where Spark runs."""
+        """The number of rows in a range, if it is known without reading them. Lag and pace are computed from it, a read
+        that gives fewer rows fails, and so do :meth:`partitions` that have another number together. For their ranges it
+        is called where Spark runs."""
         return None
 
     def is_after(self, offset: Any, other: Any) -> bool | None:
@@ -111,7 +112,8 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
     if not isinstance(schema, StructType):
         raise ValueError(f"source {arguments['name']!r}: schema {arguments['schema']!r} is not a list of columns.")
     told: dict[str, int] = {}
-    pieces = None if start == end else source.partitions(start, end)
+    parts = None if start == end else source.partitions(start, end)
+    pieces = None if parts is None else [list(piece) for piece in parts]
     if pieces is None:
         found = [] if start == end else [*in_columns(source.read(start, end), schema, name=arguments["name"])]
         frame = spark.createDataFrame(found, schema)
@@ -119,7 +121,8 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
     else:
         from airflow_provider_microbatch.runtime.ranges import frame_of
 
-        asked = {**arguments, "partitions": [list(piece) for piece in pieces]}
+        check_parts(source, start, end, pieces, name=arguments["name"])
+        asked = {**arguments, "partitions": pieces}
         frame = frame_of(spark, f"{__name__}:pieces_of", f"{__name__}:rows_of", arguments=asked, schema=schema)
     return ReadResult(frame=frame, columns=tuple(schema.fieldNames()), told=told)
 
@@ -129,6 +132,38 @@ def revived(arguments: Mapping[str, Any]) -> PollingSource:
     module, _, name = arguments["source"].partition(":")
     made: PollingSource = getattr(importlib.import_module(module), name)(**arguments["fields"])
     return made
+
+
+def counted(source: PollingSource, start: Any, end: Any) -> int | None:
+    """What the source says that a range has of rows; None if it does not say.
+
+    :raises ValueError: if the answer is no number of rows: nobody could read a commit entry that has it.
+    """
+    rows: Any = source.count(start, end)
+    if isinstance(rows, float) and rows.is_integer():
+        rows = int(rows)
+    if rows is None or (isinstance(rows, int) and not isinstance(rows, bool) and rows >= 0):
+        return rows
+    raise ValueError(
+        f"{type(source).__name__}.count({start}, {end}) is {rows!r:.100}, which is no number of rows. Return a whole "
+        "number, 0 or more, or None if nobody knows."
+    )
+
+
+def check_parts(source: PollingSource, start: Any, end: Any, pieces: Sequence[Sequence[Any]], *, name: str) -> None:
+    """Check that the partitions of a range have as many rows together as it has: each is held against its own number
+    alone where it is read. Not where nobody knows one of the numbers.
+
+    :raises ValueError: if they have more or fewer.
+    """
+    rows = counted(source, start, end)
+    parts = [] if rows is None else [counted(source, *piece) for piece in pieces]
+    together = sum(part for part in parts if part is not None)
+    if rows is not None and None not in parts and together != rows:
+        raise ValueError(
+            f"source {name!r}: {type(source).__name__}.partitions({start}, {end}) gave {len(parts)} ranges of "
+            f"{together:,} rows together, and count says {rows:,}. Each row of the range has to be in one of them."
+        )
 
 
 def pieces_of(arguments: Mapping[str, Any], schema: Any) -> list[Any]:
@@ -142,7 +177,7 @@ def rows_of(arguments: Mapping[str, Any], piece: Any, schema: Any) -> Iterator[t
     for row in in_columns(source.read(*piece), schema, name=arguments["name"]):
         yield row
         read += 1
-    rows = source.count(*piece)
+    rows = counted(source, *piece)
     if rows is not None and read < rows:
         raise ValueError(f"source {arguments['name']!r}: {short(type(source).__name__, read, rows, *piece)}")
 

@@ -9,21 +9,31 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
+_FRACTIONAL, _WHOLE = ("double", "float"), ("byte", "short", "integer", "long")
+"""Names of types of columns."""
+
+
 def in_columns(rows: Iterable[Any], schema: StructType, *, name: str) -> Iterator[tuple[Any, ...]]:
     """Each row as a tuple in the schema's order. An integer in a column of floating point numbers becomes a float: JSON
-    does not distinguish ``1`` from ``1.0`` other than by spelling.
+    does not distinguish ``1`` from ``1.0`` other than by spelling. A fraction in a column of whole numbers is refused:
+    Spark Connect would cut it off.
 
     :param rows: mappings by column, or sequences in the schema's order.
     :param name: name of the source, for errors.
     :raises ValueError: if a value is not a row of the schema.
     """
-    fractional = [field.dataType.typeName() in ("double", "float") for field in schema.fields]
+    kinds = [field.dataType.typeName() for field in schema.fields]
     for row in rows:
-        values = _values(row, schema.fieldNames(), name)
-        yield tuple(
-            float(value) if is_fractional and type(value) is int else value
-            for value, is_fractional in zip(values, fractional, strict=True)
-        )
+        values = list(_values(row, schema.fieldNames(), name))
+        for at, (value, kind) in enumerate(zip(values, kinds, strict=True)):
+            if kind in _FRACTIONAL and type(value) is int:
+                values[at] = float(value)
+            elif kind in _WHOLE and isinstance(value, float) and not value.is_integer():
+                raise ValueError(
+                    f"source {name!r}: its read gave {value!r} in column {schema.fieldNames()[at]!r}, which is of type "
+                    f"{kind}. Give whole numbers, or have the schema say double."
+                )
+        yield tuple(values)
 
 
 def _values(row: Any, columns: Sequence[str], name: str) -> Sequence[Any]:

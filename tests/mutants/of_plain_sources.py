@@ -307,4 +307,28 @@ MUTATIONS = [
         new="        if len([*(spec.submodule_search_locations or ())]) > 1:\n",
         tests=(PACKAGING,),
     ),
+    Mutation(
+        name="partitions are read whatever they have together",
+        why="an API that lists no part of a range loses its rows, or doubles them by one that it lists twice, in green",
+        file="runtime/polling.py",
+        old=" and None not in parts and together != rows:\n",
+        new=" and None not in parts and together != together:\n",
+        tests=(POLLING,),
+    ),
+    Mutation(
+        name="a count is written down whatever it is",
+        why="nobody can read the commit entry that has it, and every run fails",
+        file="sources/polling/open.py",
+        old="partial(counted, self._source), ",
+        new="self._source.count, ",
+        tests=(POLLING,),
+    ),
+    Mutation(
+        name="a fraction comes into a column of whole numbers",
+        why="Spark Connect cuts it off, in green",
+        file="runtime/rows.py",
+        old=" and not value.is_integer():\n",
+        new=" and value != value:\n",
+        tests=(POLLING,),
+    ),
 ]

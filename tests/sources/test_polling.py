@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
 from airflow_provider_microbatch.runtime.job import Requirements
-from airflow_provider_microbatch.runtime.polling import rows_of
+from airflow_provider_microbatch.runtime.polling import check_parts, rows_of
+from airflow_provider_microbatch.runtime.rows import in_columns
 from airflow_provider_microbatch.sources import OpenSource, ReadLimit, SourceContext
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.jdbc import JdbcSource
@@ -156,6 +157,58 @@ def test_a_read_with_fewer_rows_than_were_counted_is_not_published(tmp_path: Pat
     schema = SimpleNamespace(fieldNames=lambda: ["id"], fields=[column])
     with pytest.raises(ValueError, match=r"'orders': Short.read\(2, 5\) gave 1 rows, and count says 3"):
         list(rows_of(arguments, (2, 5), schema))
+
+
+@dataclass(frozen=True)
+class Parts(Answers):
+    """Has as many rows as numbers lie in a range; in the parts that it is told to."""
+
+    parts: tuple[tuple[int, int], ...] = ()
+    known: bool = True
+
+    def count(self, start: Any, end: Any) -> int | None:
+        return end - start if self.known or (start, end) == (2, 5) else None
+
+
+@pytest.mark.parametrize("parts", [(), ((3, 5),), ((2, 5), (2, 5))])
+def test_partitions_that_do_not_make_up_the_range_are_not_read(parts: tuple[tuple[int, int], ...]) -> None:
+    """An API that lists the parts of a range, and answers with none, or with one of them twice."""
+    with pytest.raises(
+        ValueError, match=r"'orders': Parts.partitions\(2, 5\) gave \d ranges of [026] rows together, and"
+    ):
+        check_parts(Parts(parts=parts), 2, 5, parts, name="orders")
+
+
+def test_partitions_whose_rows_nobody_knows_are_read_as_they_are() -> None:
+    check_parts(Parts(), 2, 5, [(2, 3), (3, 5)], name="orders")
+    check_parts(Parts(known=False), 2, 5, [(3, 5)], name="orders")
+    check_parts(Answers(), 2, 5, [], name="orders")
+
+
+@pytest.mark.parametrize("rows", [True, -1, 0.5, float("-inf"), "3"])
+def test_a_count_that_is_no_number_of_rows_is_refused_before_it_is_written_down(
+    opened: Any, monkeypatch: pytest.MonkeyPatch, rows: object
+) -> None:
+    """A commit entry that had it was read by nobody, and every run failed."""
+    monkeypatch.setattr(Answers, "count", lambda *_: rows)
+    with pytest.raises(SourceError, match=r"Answers.count\(2, 5\) raised ValueError: .* is no number of rows"):
+        opened().describe("2", "5")
+    monkeypatch.setattr(Answers, "count", lambda *_: 3.0)
+    assert opened().describe("2", "5").rows == 3
+
+
+def test_a_fraction_in_a_column_of_whole_numbers_is_refused() -> None:
+    """Spark Connect cut it off, in green."""
+    kinds = {"id": "long", "amount": "double"}
+    fields = [SimpleNamespace(dataType=SimpleNamespace(typeName=lambda kind=kind: kind)) for kind in kinds.values()]
+    schema: Any = SimpleNamespace(fieldNames=lambda: list(kinds), fields=fields)
+    assert list(in_columns([(1, 1), (2, 1.5), (None, None)], schema, name="orders")) == [
+        (1, 1.0),
+        (2, 1.5),
+        (None, None),
+    ]
+    with pytest.raises(ValueError, match=r"source 'orders': its read gave 1.5 in column 'id', which is of type long"):
+        list(in_columns([(1.5, 1)], schema, name="orders"))
 
 
 def test_every_field_tells_how_it_is_read() -> None:

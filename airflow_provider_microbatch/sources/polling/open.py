@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
@@ -10,7 +11,7 @@ from airflow_provider_microbatch.definition import class_path
 from airflow_provider_microbatch.exceptions import MicroBatchError, SourceChangedError, SourceError
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.runtime.masking import mask, refusal
-from airflow_provider_microbatch.runtime.polling import short
+from airflow_provider_microbatch.runtime.polling import counted, short
 from airflow_provider_microbatch.sources import (
     UNLIMITED,
     Figures,
@@ -131,7 +132,7 @@ class OpenPollingSource(OpenSource):
         begin = self._begin(start)
         if end is None or end == begin:
             return Figures(rows=0)
-        return Figures(rows=self._asked("count", self._source.count, decoded(begin), decoded(end)))
+        return Figures(rows=self._asked("count", partial(counted, self._source), decoded(begin), decoded(end)))
 
     def _begin(self, start: Offset | None) -> Offset | None:
         return self.initial_offset() if start is None else start
