@@ -295,7 +295,7 @@ MUTATIONS = [
         name="a rewind to before all batches is refused where a source begins further back",
         why="nothing would be lost, and nothing else has all of it read again",
         file="upkeep/commands/beginnings.py",
-        old=" or source.is_after(begins, began) is False:",
+        old=" or source.is_after(begins, first) is False:",
         new=":",
         tests=("tests/execution/test_first_positions.py",),
     ),

@@ -108,8 +108,10 @@ class IcebergLog:
             if known is not None:
                 raise SinkError(
                     f"the catalog has no table {self.catalog.table}, whose files are in {self.root}: it was dropped or "
-                    "renamed, or the connection leads to another catalog. Nothing was written. If it was dropped on "
-                    f"purpose, remove {self.hidden} too, and clear the tasks whose batches are to come back."
+                    "renamed, or the connection leads to another catalog. Nothing was written. If it was renamed, or "
+                    "moved to another catalog, have the pipeline name it so, with the same path, and make its next "
+                    f"batch. If it was dropped on purpose, and no table has its files there, remove {self.hidden} too, "
+                    "and clear the tasks whose batches are to come back."
                 )
             return None
         if known is not None and known != str(table.metadata.table_uuid):

@@ -123,8 +123,10 @@ class _Rewind:
             check_state_behind(self._checkpoint, self._recorded, lane=self._name, to=self._to)
             self._check_files(later[0])
         self._check_readable(later, commit_ids)
-        if self._to < 0 and self._name == LIVE:
-            check_beginnings(self._drafting, self._recorded, allow_skip=self._allow_skip)
+        if self._name == LIVE:
+            check_beginnings(
+                self._drafting, self._recorded, to=self._to, later=later, allow_skip=self._allow_skip
+            )  # fmt: skip
         self._keep(later)
         in_force = InForce(self._checkpoint, self._recorded, self._name)  # fences count as later
         unfinished = {number: unfinished_of(self._checkpoint, BatchKey(self._name, number)) for number in later}

@@ -151,17 +151,19 @@ def _check_direction(
     allow_skip: bool,
     allow_reread: bool,
 ) -> None:
-    after = opened.is_after(offset, before)
+    # Asked again where it begins, a class of the user's may answer with its newest data.
+    begins = opened.initial_offset() if offset is None else offset
+    after = opened.is_after(begins, before)
     if after is not False:
-        figures = _figures(opened, before, offset)
+        figures = _figures(opened, before, begins)
         if not allow_skip:
             raise MaintenanceError(
-                f"what source {source!r} has after {_show(before)} up to {_show(offset)}{figures} would never be read. "
+                f"what source {source!r} has after {_show(before)} up to {_show(begins)}{figures} would never be read. "
                 "Allow that with --allow-skip."
             )
         # `source.commit` of a later end must not remove data that no batch has read.
-        drafting.keep(Keep(source=source, lane=lane, start=before, end=offset, why="what is skipped stays where it is"))
-        drafting.note(f"lost to the table: source {source!r} after {_show(before)} up to {_show(offset)}{figures}.")
+        drafting.keep(Keep(source=source, lane=lane, start=before, end=begins, why="what is skipped stays where it is"))
+        drafting.note(f"lost to the table: source {source!r} after {_show(before)} up to {_show(begins)}{figures}.")
     if after is not True:
         figures = _figures(opened, offset, before)
         if not allow_reread:
