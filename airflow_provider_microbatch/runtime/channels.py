@@ -82,6 +82,14 @@ def kept_ms(at: At, *, retention_ms: int) -> int:
     return min(then_ms, retention_ms)
 
 
+def keeps_longer(at: At, *, now_ms: int, retention_ms: int) -> bool:
+    """Whether the server keeps rows for longer by now, and nothing that has come since the last look at a channel can
+    have gone before: judged by the setting of then, what waits to be read would count as gone later."""
+    keeps_ms: int = at.get("keeps", retention_ms)
+    since_ms: int = at.get("open", at.get("seen", 0))
+    return keeps_ms < retention_ms and now_ms - since_ms + _SKEW_MS < keeps_ms
+
+
 def may_lack(at: At, *, now_ms: int, retention_ms: int) -> bool:
     """Whether rows may have come and gone since the last look at a channel of which the last row that was read is gone,
     or none was read. Before the first look none is missed.

@@ -37,8 +37,8 @@ MUTATIONS = [
         name="a channel that has ended begins again",
         why="its rows come twice",
         file="sources/channels/graph.py",
-        old="for channel, at in ends.items() if not is_finished(position, channel)}}",
-        new="for channel, at in ends.items()}}",
+        old="        if not is_finished(position, channel):\n            found[channel] = at\n",
+        new="        if True:\n            found[channel] = at\n",
         tests=(GRAPH,),
     ),
     Mutation(
@@ -312,5 +312,21 @@ MUTATIONS = [
         old="            now_ms = self._now_ms()\n",
         new="            now_ms = self._clock_ms()\n",
         tests=(KINESIS,),
+    ),
+    Mutation(
+        name="what waits to be read is judged by the retention of when it was looked at",
+        why="raised in time, the longer one counts for nothing: a stream that has lost nothing stands still",
+        file="sources/channels/open.py",
+        old="settled=kept_longer(start, read={*candidates, *expired}, now_ms=now_ms, retention_ms=retention_ms),\n",
+        new="settled={},\n",
+        tests=("tests/sources/test_kinesis_retention.py",),
+    ),
+    Mutation(
+        name="a retention that was raised is put on record with the next rows alone",
+        why="behind a pause for which it was raised a quiet stream stands still",
+        file="sources/channels/open.py",
+        old=' or at.get("keeps", retention_ms) < retention_ms\n',
+        new="\n",
+        tests=("tests/sources/test_kinesis_retention.py",),
     ),
 ]

@@ -15,6 +15,7 @@ from airflow_provider_microbatch.exceptions import MaintenanceError
 from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.runtime.channels import ChannelError
 from airflow_provider_microbatch.sources.kinesis import KinesisSource
+from airflow_provider_microbatch.upkeep.commands.set_offset import plan_set_offset
 from tests.execution import world as execution
 from tests.execution.maintaining import applied, rewind
 from tests.sources.test_kinesis import DAY_MS, World
@@ -108,6 +109,43 @@ def test_a_quiet_stream_loses_nothing_by_another_retention(tmp_path: Path, raise
     assert world.told["gaps"] == []
 
 
+@pytest.mark.parametrize("is_merged_first", [True, False])
+def test_a_child_that_waits_loses_nothing_by_a_retention_that_was_raised_in_time(
+    tmp_path: Path, is_merged_first: bool
+) -> None:
+    """It was looked at under the shorter one, and is read once its parents are, which takes longer than that."""
+    world = World(tmp_path, shards=2, max_records=1)
+    world.stream.send(["1"])
+    world.stream.send(["2", "3", "4", "5"], at=0.9)
+    found = [] if is_merged_first else [*(world.batch() or ())]
+    world.stream.merge(A, B)
+    world.stream.send(["6"])
+    found += world.batch() or ()
+    pass_hours(world, 1)
+    world.stream.set("retention_hours", 168)
+    for _ in range(5):
+        pass_hours(world, 8)
+        found += world.batch() or ()
+        assert world.told["gaps"] == []
+    assert sorted(found) == ["1", "2", "3", "4", "5", "6"]
+
+
+def test_a_pause_behind_a_retention_that_was_raised_for_it_loses_nothing(tmp_path: Path) -> None:
+    """One batch without rows puts on record that it is longer; then there is none until the half of it is over."""
+    world = World(tmp_path)
+    first_record(world)
+    for _ in range(4):
+        pass_hours(world, 12)
+        world.batch()
+    world.stream.set("retention_hours", 168)
+    assert world.batch() == []
+    assert world.batch() is None
+    pass_hours(world, 48)
+    world.stream.send(["2"])
+    assert world.batch() == ["2"]
+    assert world.told["gaps"] == []
+
+
 def test_a_checkpoint_whose_positions_tell_no_retention_goes_on(tmp_path: Path) -> None:
     world = World(tmp_path)
     first_record(world)
@@ -155,3 +193,20 @@ def test_a_rewind_over_records_of_which_some_are_gone_is_refused_unless_it_may_s
     assert world.table() == {0: [1, 2], 1: [3, 4, 5]}
     applied(world, rewind(0, allow_skip=True))
     assert world.table() == {0: [1, 2]}
+
+
+def test_a_position_that_was_set_by_hand_has_no_records_to_lose(tmp_path: Path) -> None:
+    world = Pipeline(tmp_path)
+    for number in range(2):
+        world.stream.send([f"[{number}]"])
+        world.run(number)
+    by_hand = json.dumps({A: {"rows": 50, "begin": 1}})
+    applied(
+        world,
+        lambda drafting: plan_set_offset(
+            drafting, lane="live", source="orders", offset=by_hand, allow_skip=True, allow_reread=True
+        ),
+    )
+    applied(world, rewind(0))
+    world.run(2)
+    assert sorted(id for ids in world.table().values() for id in ids) == [0, 1]

@@ -13,7 +13,7 @@ from typing import Any
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.exceptions import CorruptEntryError
-from airflow_provider_microbatch.runtime.channels import At
+from airflow_provider_microbatch.runtime.channels import At, keeps_longer
 from airflow_provider_microbatch.sources.channels import Channel
 
 Position = Mapping[str, At]
@@ -140,13 +140,29 @@ def merged(
     """The end of a batch from the position on: the record has precedence, and a channel that has ended does not begin
     again.
 
-    :param ends: the places up to which its channels were read.
+    :param ends: the places up to which its channels were read, and of others how long their rows are kept by now.
     :param expired: channels that went from the server before they were read to their end.
     :param forgotten: see :func:`forgettable`.
     """
-    found = {**position, **{channel: at for channel, at in ends.items() if not is_finished(position, channel)}}
+    found = dict(position)
+    for channel, at in ends.items():
+        if not is_finished(position, channel):
+            found[channel] = at
+        elif "keeps" in at:
+            found[channel] = {**position[channel], "keeps": at["keeps"]}
     found |= {channel: {**found.get(channel, NEW), "finished": True} for channel in expired}
     return {channel: at for channel, at in found.items() if channel not in forgotten}
+
+
+def kept_longer(position: Position, *, read: Collection[str], now_ms: int, retention_ms: int) -> dict[str, At]:
+    """The places whose rows the server keeps for longer by now, with how long; see
+    :func:`~airflow_provider_microbatch.runtime.channels.keeps_longer`.
+
+    :param read: channels that the batch reads, and tells of itself.
+    """
+    others = {channel: at for channel, at in position.items() if channel not in read}
+    longer = [one for one in others if keeps_longer(others[one], now_ms=now_ms, retention_ms=retention_ms)]
+    return {channel: {**others[channel], "keeps": retention_ms} for channel in longer}
 
 
 def moved(start: Position, end: Position) -> list[str]:

@@ -28,6 +28,7 @@ from airflow_provider_microbatch.sources.channels.graph import (
     is_finished,
     is_position,
     is_unread,
+    kept_longer,
     merged,
     moved,
     parse,
@@ -205,12 +206,13 @@ class OpenChannels(OpenSource):
     def _read_late(self, start: Position) -> Read:
         listed, expired = self._listed_for(start)
         # By the orchestrator's clock: rows of a forgotten channel have been gone for long.
-        before_ms = self._context.clock_ms() - self._server.keeps_ms
+        now_ms, retention_ms = self._context.clock_ms(), self._server.retention_ms()
         candidates = self._candidates(start, listed, pins=True)
         return self._read(
             [{"channel": channel, "at": at} for channel, at in sorted(candidates.items())],
             expired=expired,
-            forgotten=forgettable(start, listed, before_ms=before_ms),
+            forgotten=forgettable(start, listed, before_ms=now_ms - self._server.keeps_ms),
+            settled=kept_longer(start, read={*candidates, *expired}, now_ms=now_ms, retention_ms=retention_ms),
             ends=True,
         )
 
@@ -265,6 +267,7 @@ class OpenChannels(OpenSource):
             # Not the same threshold as that which triggers the batch: the clocks of two hosts need not agree.
             at.get("seen", 0) - begin.get(channel, NEW).get("seen", 0)
             >= self._renewed_after_ms(begin.get(channel, NEW)) // 2
+            or at.get("keeps", 0) > begin.get(channel, NEW).get("keeps", at.get("keeps", 0))
             for channel, at in end.items()
         )
         return render(end) if renewed or has_moved else start
@@ -278,10 +281,8 @@ class OpenChannels(OpenSource):
     def _reached(self, start: Offset | None, told: Mapping[str, Any]) -> tuple[Position, Position, bool]:
         """The start, the position that an attempt has reached, and whether there is a row, or an end, between them."""
         begin = self._start(start) or {}
-        ends: Any
-        expired: Any
-        forgotten: Any
-        ends, expired, forgotten = (told.get(name) for name in ("ends", "expired", "forgotten"))
+        found: list[Any] = [told.get(name) for name in ("ends", "expired", "forgotten")]
+        ends, expired, forgotten = found
         if not is_position(ends) or not _are_names(expired) or not _are_names(forgotten):
             raise self._error("the reader did not tell how far it came.")
         self._check_places(ends)
@@ -298,12 +299,13 @@ class OpenChannels(OpenSource):
         return kept_ms(at, retention_ms=self._server.retention_ms()) // 2
 
     def _is_to_be_renewed(self, position: Position, candidates: Position) -> bool:
-        now_ms = self._context.clock_ms()
-        # Before the first batch nobody was promised any row yet.
-        is_due = bool(position) and any(
-            at.get("seen", 0) < now_ms - self._renewed_after_ms(at) for at in candidates.values()
+        if not position or not self._context.moves_alone:
+            return False  # before the first batch nobody was promised any row yet
+        now_ms, retention_ms = self._context.clock_ms(), self._server.retention_ms()
+        return any(  # one that is longer by now counts once a batch has looked
+            at.get("seen", 0) < now_ms - self._renewed_after_ms(at) or at.get("keeps", retention_ms) < retention_ms
+            for at in candidates.values()
         )
-        return is_due and self._context.moves_alone
 
     def secrets(self) -> Mapping[str, str]:
         """Return the secrets for requests to the server."""
@@ -320,10 +322,8 @@ class OpenChannels(OpenSource):
         if gaps := told.get("gaps"):
             log.warning(
                 "source %s: rows of %s were gone before they were read, and are left out: %s",
-                self._name,
-                self._source.location(),
-                ", ".join(map(str, gaps)),
-            )
+                self._name, self._source.location(), ", ".join(map(str, gaps)),
+            )  # fmt: skip
 
     def commit(self, end: Offset) -> None:
         """Push the position to a server that keeps its reader's position and shows it to people. Once the first batch
