@@ -22,16 +22,18 @@ def in_columns(rows: Iterable[Any], schema: StructType, *, name: str) -> Iterato
     :param name: name of the source, for errors.
     :raises ValueError: if a value is not a row of the schema.
     """
-    kinds = [field.dataType.typeName() for field in schema.fields]
+    columns, kinds = schema.fieldNames(), [field.dataType.typeName() for field in schema.fields]
+    numbers = [(at, kind in _FRACTIONAL) for at, kind in enumerate(kinds) if kind in _FRACTIONAL or kind in _WHOLE]
     for row in rows:
-        values = list(_values(row, schema.fieldNames(), name))
-        for at, (value, kind) in enumerate(zip(values, kinds, strict=True)):
-            if kind in _FRACTIONAL and type(value) is int:
+        values = list(_values(row, columns, name))
+        for at, is_fractional in numbers:
+            value = values[at]
+            if is_fractional and type(value) is int:
                 values[at] = float(value)
-            elif kind in _WHOLE and isinstance(value, float) and not value.is_integer():
+            elif not is_fractional and isinstance(value, float) and not value.is_integer():
                 raise ValueError(
-                    f"source {name!r}: its read gave {value!r} in column {schema.fieldNames()[at]!r}, which is of type "
-                    f"{kind}. Give whole numbers, or have the schema say double."
+                    f"source {name!r}: its read gave {value!r} in column {columns[at]!r}, which is of type "
+                    f"{kinds[at]}. Give whole numbers, or have the schema say double."
                 )
         yield tuple(values)
 
