@@ -3,12 +3,17 @@ there."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 CLOSED = "SESSION_CLOSED"
 """The server's answer to any use of a closed session. A server never opens an id again that it has closed."""
 
+RELEASED = "INVALID_CURSOR.POSITION_NOT_AVAILABLE"
+"""The server's answer to who asks for an operation's answers that its client has released."""
+
 _SECONDS = 30.0
+_PAUSE = 0.05
 _ROUNDS = 20
 _NOWHERE = "microbatch_closed"
 
@@ -95,16 +100,34 @@ class RemoteSession:
 
     def _wait_for(self, operation: str) -> None:
         """Wait until an interrupted operation is over: its tasks may still write until the stream of its answers
-        ends."""
+        ends.
+
+        :raises RuntimeError: if the operation does not end.
+        """
+        deadline = time.monotonic() + _SECONDS
+        while not self._is_over(operation, seconds=max(deadline - time.monotonic(), _PAUSE)):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"operation {operation} was interrupted, and does not end")
+            time.sleep(_PAUSE)
+
+    def _is_over(self, operation: str, *, seconds: float) -> bool:
+        """Follow an interrupted operation's answers to their end.
+
+        :return: False if there are none to follow, because the operation's client has released those that it had read:
+            until the operation ends, the server says nothing else of it. Whoever takes that for the end closes the
+            session below an operation that still runs, which the server refuses.
+        """
         import grpc  # type: ignore[import-untyped,unused-ignore]
 
         again = self._proto.ReattachExecuteRequest(operation_id=operation, **self._who)
         try:
-            for _answer in self._stub.ReattachExecute(again, metadata=self._metadata, timeout=_SECONDS):
+            for _answer in self._stub.ReattachExecute(again, metadata=self._metadata, timeout=seconds):
                 pass
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise
+            return RELEASED not in str(error)
+        return True
 
     def _is_closed(self, call: Any, request: Any) -> bool:
         import grpc  # type: ignore[import-untyped,unused-ignore]
