@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 from airflow_provider_microbatch import configuration, connections
 from airflow_provider_microbatch.settings import Settings, hand_down
 from tests.environments import ENVIRONMENTS
+from tests.support import local_files
 from tests.support.spark_classes import shared
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -52,6 +53,7 @@ def _isolate() -> Path:
         # The janitor has to call the hooks of killed tasks from the checkpoint alone.
         "AIRFLOW__MICROBATCH__TRUSTED_MODULES": ",".join(TRUSTED),
         **shared(ENVIRONMENTS / "spark-classes"),
+        **local_files.behind(ENVIRONMENTS / "local-files"),
         # A PyPI pyspark's spark-submit finds its home only through PATH.
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
     }

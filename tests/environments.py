@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from tests.support.local_files import JAR, behind
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 ENVIRONMENTS = REPOSITORY / ".environments"
 QUICK_JAVA = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
@@ -94,6 +96,15 @@ def spark_classes() -> Path:
     return folder
 
 
+def local_files() -> Path:
+    """The folder of a jar for Spark's Java, see :mod:`tests.support.local_files`. The first call makes it."""
+    folder = ENVIRONMENTS / "local-files"
+    source = REPOSITORY / "tests" / "support" / "java" / "LocalFiles.java"
+    command = [sys.executable, "-m", "tests.support.local_files", str(folder)]
+    _made_once(folder / JAR, folder.name, source, command)
+    return folder
+
+
 def _made_once(made: Path, name: str, made_of: Path, *commands: list[str]) -> None:
     """Run the commands that fill the folder ``name``, unless they have, out of the same file, and ``made`` is there."""
     stamp = hashlib.sha256(made_of.read_bytes()).hexdigest()
@@ -137,6 +148,7 @@ def spark_script(python: Path, script: Path, *arguments: str) -> Iterator[Callab
     :return: gives it a line, and returns its answer; AssertionError with all that it printed if it ended instead.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "PYTHON"))}
+    java = {**QUICK_JAVA, **behind(ENVIRONMENTS / "local-files")}
     with (
         tempfile.TemporaryFile(mode="w+") as errors,
         subprocess.Popen(
@@ -145,7 +157,7 @@ def spark_script(python: Path, script: Path, *arguments: str) -> Iterator[Callab
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            env={**kept, **QUICK_JAVA, "PATH": f"{python.parent}{os.pathsep}{kept.get('PATH', '')}"},
+            env={**kept, **java, "PATH": f"{python.parent}{os.pathsep}{kept.get('PATH', '')}"},
         ) as process,
     ):
         assert process.stdin is not None
@@ -182,6 +194,7 @@ def main() -> None:
     def others() -> Iterator[tuple[str, Callable[[], object]]]:
         for each in sorted(path.parent.name for path in (supported / "node").glob("*/package.json")):
             yield f"packages of Node.js {each}", partial(node_packages, each)
+        yield "local files of Spark", local_files
         yield "classes of Spark", spark_classes
 
     def make(these: Iterator[tuple[str, Callable[[], object]]]) -> None:
