@@ -38,11 +38,11 @@ def committed(checkpoint: Checkpoint, source: str, lane: str) -> Iterator[Commit
             begins, end = starts_of(logs, number, entry).get(source), entry.ends[source]
             is_read = not commit.set_aside or checkpoint.replays.is_answered(BatchKey(lane, number))
             if begins != end:
-                tells = partial(_told, checkpoint, BatchKey(lane, number), commit, source)
+                tells = partial(told_of, checkpoint, BatchKey(lane, number), commit, source)
                 yield CommittedRange(start=begins, end=end, is_read=is_read, told=tells)
 
 
-def _told(checkpoint: Checkpoint, key: BatchKey, commit: CommitEntry, source: str) -> Mapping[str, Any]:
+def told_of(checkpoint: Checkpoint, key: BatchKey, commit: CommitEntry, source: str) -> Mapping[str, Any]:
     """What the reader told of the attempt whose output is in the sink: that of the newest replay, if there was one."""
     answer = checkpoint.replays.newest_answer(key)
     progress = commit.progress if answer is None else answer.get("progress", {})

@@ -300,9 +300,25 @@ MUTATIONS = [
     Mutation(
         name="a rewind looks for the last row of what it takes out",
         why="rows of the batch that retention has taken are in no table any more, and nobody knows",
-        file="upkeep/commands/rewind.py",
-        old="told=read.get(name))\n",
-        new="told=None)\n",
+        file="sources/channels/gone.py",
+        old="    if isinstance(firsts, Mapping):\n",
+        new="    if False:\n",
+        tests=(RETENTION,),
+    ),
+    Mutation(
+        name="of a batch that was read exactly a rewind looks for the last row alone",
+        why="rows of the batch that retention has taken are in no table any more, and nobody knows",
+        file="sources/channels/gone.py",
+        old='start.get(channel, NEW).get("after", end[channel]["after"])',
+        new='end[channel]["after"]',
+        tests=(RETENTION,),
+    ),
+    Mutation(
+        name="an exact read tells no first rows",
+        why="a rewind of such a batch drops rows that retention has taken, and nobody knows",
+        file="sources/channels/open.py",
+        old="None if self._ends is None else self._ends.of_attempt()",
+        new='None if self._ends is None or "end" in pieces[0] else self._ends.of_attempt()',
         tests=(RETENTION,),
     ),
     Mutation(

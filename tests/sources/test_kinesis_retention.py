@@ -15,6 +15,7 @@ from airflow_provider_microbatch.exceptions import MaintenanceError
 from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.runtime.channels import ChannelError
 from airflow_provider_microbatch.sources.kinesis import KinesisSource
+from airflow_provider_microbatch.sources.ways_on import TellsLost
 from airflow_provider_microbatch.upkeep.commands.set_offset import plan_set_offset
 from tests.execution import world as execution
 from tests.execution.maintaining import applied, rewind
@@ -193,6 +194,24 @@ def test_a_rewind_over_records_of_which_some_are_gone_is_refused_unless_it_may_s
     assert world.table() == {0: [1, 2], 1: [3, 4, 5]}
     applied(world, rewind(0, allow_skip=True))
     assert world.table() == {0: [1, 2]}
+
+
+def test_of_a_batch_that_was_read_exactly_it_is_known_that_its_first_records_are_gone(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    first_record(world)
+    begins = world.committed
+    world.stream.send(["2", "3", "4"])
+    world.batch()
+    end, told, source = world.committed, world.told, world.open()
+    assert isinstance(source, TellsLost)
+    assert source.read(begins, end).arguments["ends"] is not None, (
+        "where its tasks tell the first record that they read"
+    )
+    assert source.lost_anew(begins, end, told={"firsts": {}}) is None
+    world.stream.arrange("trim", A, 1)
+    assert source.lost_anew(begins, end, told=told) is None, "all that it read is there"
+    world.stream.arrange("trim", A, 2)
+    assert A in str(source.lost_anew(begins, end, told={"firsts": {}})), "an older version has told no first records"
 
 
 def test_a_position_that_was_set_by_hand_has_no_records_to_lose(tmp_path: Path) -> None:

@@ -20,10 +20,12 @@ def gone_up_to(places: Position, listed: Mapping[str, Channel], server: Server) 
 
 
 def first_to_go(start: Position, end: Position, told: Mapping[str, Any] | None) -> Position:
-    """The row of each channel that goes first of a range: its first one, as the reader told; or, where none told, its
-    last one, which goes when all are gone. Of a position that was set by hand there is none."""
+    """The row of each channel that tells whether a range is whole: its first one, as the reader told; where none told,
+    the one before it, which goes just before; or, where a batch began at no row, its last one, which goes when all are
+    gone. Of a position that was set by hand there is none."""
     read = [channel for channel, count in rows_between(start, end).items() if count > 0 and "after" in end[channel]]
-    firsts, afters = (told or {}).get("firsts"), {channel: end[channel]["after"] for channel in read}
+    firsts = (told or {}).get("firsts")
+    afters = {channel: start.get(channel, NEW).get("after", end[channel]["after"]) for channel in read}
     if isinstance(firsts, Mapping):
         afters |= {channel: at for channel, at in firsts.items() if channel in afters and isinstance(at, str)}
     return {channel: {"after": after} for channel, after in afters.items()}

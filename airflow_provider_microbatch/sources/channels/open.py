@@ -213,7 +213,6 @@ class OpenChannels(OpenSource):
             expired=expired,
             forgotten=forgettable(start, listed, before_ms=now_ms - self._server.keeps_ms),
             settled=kept_longer(start, read={*candidates, *expired}, now_ms=now_ms, retention_ms=retention_ms),
-            ends=True,
         )
 
     def read(self, start: Offset | None, end: Offset | None) -> Read:
@@ -227,17 +226,16 @@ class OpenChannels(OpenSource):
             for channel in sorted(counts)
         ]
         settled = {channel: at for channel, at in last.items() if channel not in counts and first.get(channel) != at}
-        # With record_gap, the reader must report rows that are missing again; otherwise the plan tells everything, and
-        # two callers get the same read.
-        ends = self._source.on_data_loss == RECORD_GAP
 
         def read() -> Read:
+            # Not by the plan alone: the reader must tell the first row of each channel, by which a rewind sees that
+            # rows of the batch are gone, and with record_gap what is missing.
             self._check_identity()
-            return self._read(pieces, settled=settled, forgotten=sorted(first.keys() - last.keys()), ends=ends)
+            return self._read(pieces, settled=settled, forgotten=sorted(first.keys() - last.keys()))
 
         return self._named(read)
 
-    def _read(self, pieces: list[dict[str, Any]], *, ends: bool, **known: Any) -> Read:
+    def _read(self, pieces: list[dict[str, Any]], **known: Any) -> Read:
         count = min(len(pieces), self._source.max_partitions or len(pieces))
         client, arguments = self._server.client()
         return Read(
@@ -253,7 +251,7 @@ class OpenChannels(OpenSource):
                 "idle_seconds": self._source.idle_seconds,
                 "on_data_loss": self._source.on_data_loss,
                 "retention_ms": self._server.retention_ms(),
-                "ends": self._ends.of_attempt() if ends and self._ends is not None else None,
+                "ends": None if self._ends is None else self._ends.of_attempt(),
                 "settled": {},
                 "expired": [],
                 **known,

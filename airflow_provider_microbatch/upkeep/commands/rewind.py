@@ -14,15 +14,14 @@ from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceE
 from airflow_provider_microbatch.execution.forgetting import check_entries_known
 from airflow_provider_microbatch.execution.intervals import read_only_by
 from airflow_provider_microbatch.execution.position import starts_of
-from airflow_provider_microbatch.execution.progress import told as told_in
 from airflow_provider_microbatch.sinks import OpenSink
 from airflow_provider_microbatch.sources import OpenSource
-from airflow_provider_microbatch.sources.ways_on import TellsLost
 from airflow_provider_microbatch.upkeep.commands.back_again import back_again, drop_again, taking_out
 from airflow_provider_microbatch.upkeep.commands.beginnings import check_beginnings
 from airflow_provider_microbatch.upkeep.commands.for_good import InForce
 from airflow_provider_microbatch.upkeep.commands.given_up import check_given_up
 from airflow_provider_microbatch.upkeep.commands.letters_out import check_letters, made_anew
+from airflow_provider_microbatch.upkeep.commands.lost_rows import lost_of
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.reach import no_further_than
 from airflow_provider_microbatch.upkeep.commands.rename_source import check_not_half_renamed
@@ -361,7 +360,11 @@ class _Rewind:
                     self._drafting.note(f"{told} {then or stops}".rstrip())
                 gone = None
                 with suppress(SourceChangedError):  # the batch as it was planned is refused, and it is planned anew
-                    gone = source.left_out(start, end) if reason else self._lost_of(number, name, source, start, end)
+                    gone = (
+                        source.left_out(start, end)
+                        if reason
+                        else lost_of(self._checkpoint, key, name, source, start, end)
+                    )
                 if gone is not None and not self._allow_skip:
                     raise MaintenanceError(
                         f"batch {key} read what source {name!r} would read less of now, and those rows would be lost: "
@@ -369,18 +372,6 @@ class _Rewind:
                     )
                 for told in filter(None, (gone, source.doubt_anew(start, end))):
                     self._drafting.note(f"of what batch {key} read in source {name!r}, {told}.")
-
-    def _lost_of(
-        self, number: int, name: str, source: OpenSource, start: Offset | None, end: Offset | None
-    ) -> str | None:
-        """What the batch has read of a source and its next plan would go on without."""
-        if not isinstance(source, TellsLost):
-            return source.left_out(start, end)
-        commit = None
-        with suppress(CheckpointError):  # of a torn entry nobody knows what the reader told
-            commit = self._lane.commit_log.get(number)
-        read = {} if commit is None else told_in(self._checkpoint, commit.progress)
-        return source.lost_anew(start, end, told=read.get(name))
 
     def _kept_end(self, name: str) -> Offset | None:
         """The position of the source, once the lane has been rewound."""

@@ -1,0 +1,32 @@
+"""What a committed batch has read and its next plan would go on without."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import Offset
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.execution.committed import told_of
+from airflow_provider_microbatch.sources import OpenSource
+from airflow_provider_microbatch.sources.ways_on import TellsLost
+
+
+def lost_of(
+    checkpoint: Checkpoint, key: BatchKey, name: str, source: OpenSource, start: Offset | None, end: Offset | None
+) -> str | None:
+    """Describe it, with names; None if nothing is lost. The attempt whose output is in the table, that of the newest
+    replay if there was one, has told what it read.
+
+    :param name: of the source.
+    :param start: where the batch began in the source.
+    :raises SourceError: if the source cannot be asked.
+    """
+    if not isinstance(source, TellsLost):
+        return source.left_out(start, end)
+    commit = None
+    with suppress(CheckpointError):  # of a torn entry nobody knows what the reader told
+        commit = checkpoint.lane(key.lane).commit_log.get(key.id)
+    told = None if commit is None else told_of(checkpoint, key, commit, name)
+    return source.lost_anew(start, end, told=told)
