@@ -11,10 +11,10 @@ import pytest
 
 from airflow_provider_microbatch import connections
 from airflow_provider_microbatch.clock import now_ms
-from airflow_provider_microbatch.exceptions import MaintenanceError
+from airflow_provider_microbatch.exceptions import MaintenanceError, SourceError
 from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.runtime.channels import ChannelError
-from airflow_provider_microbatch.sources.kinesis import KinesisSource
+from airflow_provider_microbatch.sources.kinesis import KinesisSource, stream
 from airflow_provider_microbatch.sources.ways_on import TellsLost
 from airflow_provider_microbatch.upkeep.commands.set_offset import plan_set_offset
 from tests.execution import world as execution
@@ -92,6 +92,22 @@ def test_that_the_last_record_is_gone_before_its_time_stops_the_read_or_is_told(
     assert A in str(world.open().gone_since(world.committed)), "a restored checkpoint would go on from there"
     assert world.batch(on_data_loss="record_gap") == ["3"]
     assert world.told["gaps"] == [A]
+
+
+def test_an_answer_without_records_does_not_say_that_the_last_one_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records are far apart in the shard: Kinesis answers with none, and that it is behind the tip."""
+    world = World(tmp_path)
+    first_record(world)
+    world.stream.set("sparse", True)
+    assert not world.open().gone_since(world.committed)
+    with monkeypatch.context() as patched:
+        patched.setattr(stream, "_LOOKS", 1)
+        with pytest.raises(SourceError, match=rf"does not tell whether record \d+ of shard {A}.* is there.*Try again"):
+            world.open().gone_since(world.committed)
+    world.stream.arrange("trim", A, 1)
+    assert A in str(world.open().gone_since(world.committed))
 
 
 @pytest.mark.parametrize("raised_at", [6, 30])

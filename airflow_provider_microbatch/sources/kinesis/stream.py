@@ -76,13 +76,25 @@ class Stream:
         return self._ask(lambda kinesis: self._look(kinesis, channel, at))
 
     def why_gone(self, channel: str, end: At) -> str | None:
-        """Looks for the last record of a range, which goes last."""
+        """Looks for the last record of a range, which goes last. An answer without records says nothing while it is
+        behind the tip.
+
+        :raises SourceError: if Kinesis does not find the tip either.
+        """
         if "after" not in end:
             return None
 
         def first(kinesis: Any) -> Any:
             iterator = iterator_of(kinesis, self._source.stream, channel, end, inclusive=True)
-            return kinesis.get_records(ShardIterator=iterator, Limit=1)["Records"]
+            for _ in range(_LOOKS):
+                answer = kinesis.get_records(ShardIterator=iterator, Limit=1)
+                iterator = answer.get("NextShardIterator")
+                if answer["Records"] or iterator is None or not answer.get("MillisBehindLatest", 0):
+                    return answer["Records"]
+            raise SourceError(
+                f"Kinesis does not tell whether record {end['after']} of shard {channel} of stream "
+                f"{self._source.stream!r} is there: {_LOOKS} answers had no record, and more are to come. Try again."
+            )
 
         try:
             found = self._ask(first)
