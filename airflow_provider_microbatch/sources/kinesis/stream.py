@@ -79,7 +79,7 @@ class Stream:
         """Looks for the last record of a range, which goes last. An answer without records says nothing while it is
         behind the tip.
 
-        :raises SourceError: if Kinesis does not find the tip either.
+        :raises SourceError: if no answer tells.
         """
         if "after" not in end:
             return None
@@ -92,8 +92,8 @@ class Stream:
                 if answer["Records"] or iterator is None or not answer.get("MillisBehindLatest", 0):
                     return answer["Records"]
             raise SourceError(
-                f"Kinesis does not tell whether record {end['after']} of shard {channel} of stream "
-                f"{self._source.stream!r} is there: {_LOOKS} answers had no record, and more are to come. Try again."
+                f"{self._source.location()}: Kinesis does not tell whether record {end['after']} of shard {channel} is "
+                f"there: {_LOOKS} answers had no record, and more are to come. Try again."
             )
 
         try:
