@@ -26,7 +26,7 @@ def check_state(checkpoint: Checkpoint, recorded: Recorded) -> Iterator[Finding]
         commit = None if number is None else checkpoint.commit_log.get(number)
         if number is None or commit is None or commit.progress.get("state") is None:
             return
-        sinks = [sink for sink in recorded.today(LIVE) if not recorded.is_gone(sink)]
+        sinks = recorded.wrote_last(LIVE)
         kept = KeptStates(checkpoint=checkpoint, sinks=sinks)
         key, where = BatchKey(LIVE, number), f"{checkpoint.location}/{STATE}"
         try:
@@ -64,7 +64,7 @@ def _watermark(checkpoint: Checkpoint, recorded: Recorded, number: int) -> Itera
     commit = None if entry is None else checkpoint.commit_log.get(number)
     if entry is None or commit is None or commit.progress.get("state") is None:
         return
-    sinks = [sink for sink in recorded.today(LIVE) if not recorded.is_gone(sink)]
+    sinks = recorded.wrote_last(LIVE)
     state = state_of(published_result(checkpoint, key, sinks), where=f"batch {key}")
     told = None if state is None else told_of_other_watermark(checkpoint, behind, entry, state)
     if told is not None and sinks:

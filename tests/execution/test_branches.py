@@ -20,7 +20,7 @@ from airflow_provider_microbatch.sinks import SinkContext
 from airflow_provider_microbatch.sinks.iceberg.opened import OpenIceberg
 from airflow_provider_microbatch.upkeep.table_check import check_table
 from tests.execution.kept_tables import start_behind
-from tests.execution.maintaining import applied, expire_all, rewind
+from tests.execution.maintaining import applied, expire_all, planned, rewind
 from tests.execution.world import Killed, World
 from tests.support.iceberg_table import connection_of, opened_in, sink_in
 
@@ -459,6 +459,10 @@ def test_a_table_that_was_renamed_in_its_catalog_is_asked_by_its_new_name_alone(
     world.options["sink"] = replace(sink_in(world.lake), table="shop.sales")
     told = [finding.message for finding in check_table(world.checkpoint, everything=True).findings]
     assert any("has no table shop.orders" in one for one in told), "until a run has named the new one"
+    assert world.run(2) is None, "nothing is new, and the run has named it"
+    assert not check_table(world.checkpoint, everything=True).findings
+    assert not world.janitor().problems
+    assert planned(world, rewind(0)).steps
     world.land(2)
     world.run(2)
     assert not check_table(world.checkpoint, everything=True).findings

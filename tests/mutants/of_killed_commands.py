@@ -200,8 +200,8 @@ MUTATIONS = [
         name="the clock of any lane's worker says which table is today's",
         why="a clock that was ahead has a former table asked, and the rows in today's are there twice",
         file="upkeep/commands/site.py",
-        old="dict.fromkeys(filter(None, (self.ran_last(name) for name in dict.fromkeys((lane, LIVE)))))",
-        new='dict.fromkeys(one.definition or "" for one in [self.newest] if one is not None)',
+        old="self._named([self.ran_last(name) for name in dict.fromkeys((lane, LIVE))])",
+        new="self._named([one.definition for one in [self.newest] if one is not None])",
         tests=("tests/execution/test_set_offset.py",),
     ),
     Mutation(

@@ -208,9 +208,9 @@ MUTATIONS = [
     Mutation(
         name="any table is asked before today's",
         why="a rewind takes a batch out of the table that today's was copied from, and leaves it in today's",
-        file="upkeep/commands/site.py",
-        old="sorted(definitions.names(), key=lambda name: name != newest)",
-        new="sorted(definitions.names(), key=lambda name: name == newest)",
+        file="upkeep/commands/sinks_on_record.py",
+        old="return name != self._name_of_now, name",
+        new="return name == self._name_of_now, name",
         tests=(FORMER,),
     ),
     Mutation(

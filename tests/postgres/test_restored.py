@@ -10,14 +10,16 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_microbatch import connections
+from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
 from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.postgres import PostgresSink
 from airflow_provider_microbatch.sinks.several import Sinks
+from airflow_provider_microbatch.upkeep.commands.site import Recorded
 from airflow_provider_microbatch.upkeep.table_check import check_table
-from tests.execution.maintaining import applied, rewind
+from tests.execution.maintaining import applied, planned, rewind
 from tests.execution.two_tables import coded
 from tests.execution.world import World
 from tests.postgres import database
@@ -154,6 +156,11 @@ def test_a_table_whose_connection_was_renamed_is_asked_by_the_new_one_alone(
     world.run(0, coded())
     servers.rename("old", to="new")
     world.options["sink"] = named("new")
+    assert world.run(1, coded()) is None, "nothing is new, and the run has named it"
+    assert not check_table(world.checkpoint, everything=True).findings
+    assert not world.janitor().problems
+    assert planned(world, rewind(-1)).steps
+    assert [sink.definition for sink in Recorded(world.checkpoint).wrote_last(LIVE)] == [named("new")]
     world.land(1)
     world.run(1, coded())
     assert not check_table(world.checkpoint, everything=True).findings

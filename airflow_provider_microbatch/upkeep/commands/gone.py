@@ -12,25 +12,25 @@ from airflow_provider_microbatch.execution.came_back import is_left
 from airflow_provider_microbatch.sinks import OpenSink
 
 
-def is_gone(table: OpenSink, *, newest: OpenSink | None, tables: KnownTables) -> bool:
+def is_gone(table: OpenSink, *, now: OpenSink | None, tables: KnownTables) -> bool:
     """Whether what the table was was dropped from one that is there, or cannot be asked by its name of before, and is
     one of the pipeline's of now (a table that was renamed, a connection that was): that one tells what this one had.
 
-    :param newest: the pipeline's sink of now; None if nobody knows it.
+    :param now: the pipeline's sink of now; None if nobody knows it.
     :param tables: the checkpoint's knowledge of its tables.
     :raises SinkError: if it cannot tell.
     """
     # By its address, and not by its definition: of one that is named as it is now and is away, nobody else tells.
-    if newest is None or any(one.location() == table.location() for one in newest.tables):
+    if now is None or any(one.location() == table.location() for one in now.tables):
         return table.is_gone()
     try:
         if table.is_gone():
             return True
-        if any(one.is_table_of(table.definition, tables) for one in newest.tables):
+        if any(one.is_table_of(table.definition, tables) for one in now.tables):
             table.lanes(tables)  # of a copy that can be asked, readers may still find what it has
         return False
     except SinkError:
-        return any(one.is_table_of(table.definition, tables) for one in newest.tables)
+        return any(one.is_table_of(table.definition, tables) for one in now.tables)
 
 
 def never_had(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, *, wrote: Sequence[OpenSink]) -> bool:

@@ -117,10 +117,11 @@ def _check_tables(drafting: Drafting, recorded: Recorded, key: BatchKey, *, allo
     The table that has refused a plan may be one that no attempt has written to: the checkpoint was restored from before
     the pipeline got it. There only what this checkpoint has published counts: a table may have been named by mistake.
     """
-    today, (others, unusable) = recorded.today(key.lane), recorded.never_written
+    wrote, (others, unusable) = recorded.wrote_last(key.lane), recorded.never_written
     for told in unusable:
         drafting.note(f"{told} It is not asked for batches that no log knows.")
-    for sink, only_own in [*((sink, False) for sink in today), *((sink, True) for sink in others)]:
+    others = [sink for sink in others if sink not in wrote]
+    for sink, only_own in [*((sink, False) for sink in wrote), *((sink, True) for sink in others)]:
         try:
             check_next(drafting.checkpoint, sink, key, only_own=only_own)
             check_none_unknown(drafting.checkpoint, sink, key, only_own=only_own)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,11 +24,12 @@ from airflow_provider_microbatch.exceptions import (
 )
 from airflow_provider_microbatch.execution.identity import expected_on_record, found_in, is_of_one_attempt, seen_in
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
-from airflow_provider_microbatch.execution.ran_last import newest_first, newest_pipeline, ran_last
+from airflow_provider_microbatch.execution.ran_last import newest_first, newest_pipeline
 from airflow_provider_microbatch.execution.refused_plan import refused_plan
-from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink, Sink, SinkContext
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
 from airflow_provider_microbatch.sources import OpenSource, Source
 from airflow_provider_microbatch.upkeep.commands.gone import is_gone, never_had
+from airflow_provider_microbatch.upkeep.commands.sinks_on_record import SinksOnRecord
 from airflow_provider_microbatch.upkeep.commands.told import Told, told_by
 
 Answer = TypeVar("Answer")
@@ -56,6 +57,7 @@ class Recorded:
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
         self._tables = checkpoint.tables.following_moves
+        self._sinks = SinksOnRecord(checkpoint)
         self._gone: dict[str, bool] = {}
         self._refused: dict[str, RefusedPlan | None] = {}
         self._pipelines: dict[bool, tuple[str, Mapping[str, Any]] | None] = {}
@@ -83,7 +85,7 @@ class Recorded:
         if unknown is not None:
             raise unknown
         may_be_in = self._definitions_of(key)
-        self._check_usable(self._unusable if may_be_in is None else self._unusable.keys() & may_be_in)
+        self._sinks.check(self._sinks.unusable if may_be_in is None else self._sinks.unusable.keys() & may_be_in)
         return None
 
     def is_part(self, sink: OpenSink, found: Manifest) -> bool:
@@ -94,7 +96,7 @@ class Recorded:
             attempt = self._checkpoint.attempts.get(found.key, found.epoch)
         except CheckpointError:
             return False
-        wrote = None if attempt is None else self._usable.get(attempt.definition or "")
+        wrote = None if attempt is None else self._sinks.usable.get(attempt.definition or "")
         return wrote is not None and len(sink.tables) < len(wrote.tables)
 
     def is_of_one_attempt(self, found: Published) -> bool:
@@ -139,7 +141,7 @@ class Recorded:
         with suppress(CheckpointError):
             names = self._definitions_of(key)
             # Nobody knows where adopted output was, nor where a sink wrote to that cannot be used from here.
-            if names is None or names & self._unusable.keys() or self._checkpoint.adoptions.get(key) is not None:
+            if names is None or names & self._sinks.unusable.keys() or self._checkpoint.adoptions.get(key) is not None:
                 return False
             return never_had(self._checkpoint, sink, key, wrote=tables_of(self.sinks_of(key)))
         return False
@@ -224,7 +226,7 @@ class Recorded:
         """The usable sinks that attempts of the batch wrote to; all usable sinks, if that is unknown. No other sink has
         the batch, unless a user has moved or copied the table."""
         names = self._definitions_of(key)
-        wrote = [sink.definition for name, sink in self._usable.items() if names is None or name in names]
+        wrote = [sink.definition for name, sink in self._sinks.usable.items() if names is None or name in names]
         return [sink for sink in self.usable() if sink.definition in wrote]
 
     def sinks(self) -> list[OpenSink]:
@@ -233,7 +235,7 @@ class Recorded:
         :raises MaintenanceError: if none is on record, or one cannot be used from here.
         """
         found = self.usable()
-        self._check_usable(self._unusable)
+        self._sinks.check(self._sinks.unusable)
         return found
 
     def usable(self) -> list[OpenSink]:
@@ -253,8 +255,8 @@ class Recorded:
         if place not in self._gone:
             self._gone[place] = False
             with suppress(SinkError, DefinitionError):  # whoever asks it for batches is told that
-                newest = None if self.newest is None else self._usable.get(self.newest.definition or "")
-                self._gone[place] = all(is_gone(table, newest=newest, tables=self._tables) for table in sink.tables)
+                now = self._sinks.now
+                self._gone[place] = all(is_gone(table, now=now, tables=self._tables) for table in sink.tables)
         return self._gone[place]
 
     def on_record(self) -> list[OpenSink]:
@@ -262,8 +264,8 @@ class Recorded:
 
         :raises MaintenanceError: if none is on record.
         """
-        found = list({str(sink.definition.to_dict()): sink for sink in self._usable.values()}.values())
-        if not found and not self._unusable:
+        found = list({str(sink.definition.to_dict()): sink for sink in self._sinks.usable.values()}.values())
+        if not found and not self._sinks.unusable:
             raise MaintenanceError(
                 f"{self._checkpoint.location} has no pipeline on record: none of this package has run an attempt here, "
                 "so nobody can ask the sink which batches are in it."
@@ -271,16 +273,35 @@ class Recorded:
         return found
 
     def today(self, lane: str) -> list[OpenSink]:
-        """The sinks that the lane writes to by its own newest attempt, and by the live lane's. Within a lane
-        :func:`newest_first` tells which is the newest. Between lanes only the clocks of workers would tell, and one may
-        be ahead.
+        """The sinks that the lane writes to: that in force, and of another lane than the live one that of its newest
+        attempt. Dead letters are run again as the live lane's newest attempt had it; and where no run has said which
+        sink is in force, that attempt tells it.
 
         :raises MaintenanceError: if no sink is on record, or one of these cannot be used from here.
         """
-        names = dict.fromkeys(filter(None, (self.ran_last(name) for name in dict.fromkeys((lane, LIVE)))))
-        self._check_usable(self._unusable.keys() & names.keys())
-        found = [self._usable[name] for name in names if name in self._usable]
-        return found or self.sinks()[:1]
+        said = self._sinks.in_force
+        lanes = [one for one in (lane, LIVE) if said is None or lane == LETTERS or one != LIVE]
+        return self._named([said, *map(self.ran_last, dict.fromkeys(lanes))])
+
+    def wrote_last(self, lane: str) -> list[OpenSink]:
+        """The sinks that the newest attempts of the lane and of the live one wrote to. In place of one with a table
+        that is gone, its other tables, and the sink of now, where that table may go by another name. Within a lane
+        :func:`newest_first` tells which attempt is the newest. Between lanes only the clocks of workers would tell, and
+        one may be ahead.
+
+        :raises MaintenanceError: as :meth:`today`.
+        """
+        wrote = self._named([self.ran_last(name) for name in dict.fromkeys((lane, LIVE))])
+        whole = [sink for sink in wrote if not any(map(self.is_gone, sink.tables))]
+        if len(whole) == len(wrote):
+            return whole
+        now = [] if self._sinks.now is None or self.is_gone(self._sinks.now) else [self._sinks.now]
+        known = tables_of([*whole, *now])
+        others = [one for one in tables_of(wrote) if not (is_among(one, known) or self.is_gone(one))]
+        return [*whole, *(sink for sink in now if sink not in whole), *others]
+
+    def _named(self, definitions: Sequence[str | None]) -> list[OpenSink]:
+        return self._sinks.named(definitions) or self.sinks()[:1]
 
     @cached_property
     def never_written(self) -> tuple[list[OpenSink], list[str]]:
@@ -291,13 +312,13 @@ class Recorded:
         epochs = self._checkpoint.attempts.epochs
         keys = (BatchKey(lane, number) for lane in epochs.lanes() for number in epochs.ids(lane))
         named = {name for key in keys for name in self._definitions_of(key) or ()}
-        written = [self._usable[name].definition for name in named if name in self._usable]
+        written = [self._sinks.usable[name].definition for name in named if name in self._sinks.usable]
         found = [sink for sink in self.usable() if sink.definition not in written]
-        return found, [self._unusable[name] for name in sorted(self._unusable.keys() - named)]
+        return found, [self._sinks.unusable[name] for name in sorted(self._sinks.unusable.keys() - named)]
 
     def unusable(self) -> list[str]:
         """For each sink that cannot be used from here, the definition and the reason, in words."""
-        return [self._unusable[name] for name in sorted(self._unusable)]
+        return [self._sinks.unusable[name] for name in sorted(self._sinks.unusable)]
 
     def sink_of(self, attempt: Attempt) -> OpenSink | None:
         """The sink that the attempt wrote to; None if it is not on record.
@@ -308,50 +329,16 @@ class Recorded:
 
     def named(self, definition: str) -> OpenSink | None:
         """The sink of the definition; None if it is not on record. Raises as :meth:`sink_of`."""
-        self._check_usable(self._unusable.keys() & {definition})
-        return self._usable.get(definition)
+        return next(iter(self._sinks.named([definition])), None)
 
     @property
-    def _usable(self) -> Mapping[str, OpenSink]:
-        return self._loaded[0]
-
-    @property
-    def _unusable(self) -> Mapping[str, str]:
-        return self._loaded[1]
-
-    @cached_property
-    def _loaded(self) -> tuple[dict[str, OpenSink], dict[str, str]]:
-        """The usable sinks, and the reasons why the others cannot be used, by the names of their definitions."""
-        found: dict[str, OpenSink] = {}
-        refused: dict[str, str] = {}
-        definitions = self._checkpoint.definitions
-        newest = None if self.newest is None else self.newest.definition
-        for name in sorted(definitions.names(), key=lambda name: name != newest):
-            try:
-                recorded = definitions.sink(name)
-                if recorded is not None:
-                    found[name] = Sink.from_dict(recorded).open(SinkContext())
-            except (DefinitionError, CheckpointError) as error:
-                refused[name] = f"The sink of {definitions.where(name)} cannot be used from here: {error}"
-        return found, refused
-
-    @cached_property
     def newest(self) -> Attempt | None:
         """See :func:`ran_last`."""
-        return ran_last(self._checkpoint)
+        return self._sinks.newest
 
     def ran_last(self, lane: str) -> str | None:
         """The definition that the lane's newest attempt ran; None if none is on record."""
         return next((attempt.definition for attempt in newest_first(self._checkpoint, lane)), None)
-
-    def _check_usable(self, names: Collection[str]) -> None:
-        if names:
-            told = " ".join(self._unusable[name] for name in sorted(names))
-            raise MaintenanceError(
-                f"{told} What is in its table decides here. Make it usable as said, or run the command where its "
-                "pipeline ran: with the packages that were installed there. If it is none of yours, look who wrote it, "
-                "and remove the file."
-            )
 
     def _definitions_of(self, key: BatchKey) -> set[str] | None:
         """Definitions that attempts of the batch ran; None if they are unknown, so that any definition is possible."""

@@ -76,7 +76,7 @@ def _asking(recorded: Recorded, look: Callable[[Sequence[OpenSink]], T]) -> T:
     """The answer of the sinks that the pipeline writes to. Where one cannot be asked, that of what is on record: it is
     another one only behind a replay that died before its answer."""
     try:
-        sinks = [sink for sink in recorded.today(LIVE) if not recorded.is_gone(sink)]
+        sinks = recorded.wrote_last(LIVE)
     except MaintenanceError:
         sinks = []  # none is on record: a query made the batches
     try:
