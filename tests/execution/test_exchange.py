@@ -299,8 +299,8 @@ def test_nor_is_it_left_where_the_table_cannot_be_asked(world: World, tmp_path: 
 def test_nor_where_its_sink_is_of_a_class_that_is_not_found_here(world: World, tmp_path: Path) -> None:
     world.land(11)
     world.execution.publish(world.staged(11))
-    folder = world.root / "checkpoint" / "microbatch" / "pipelines"
-    for path in folder.iterdir():
+    folder = world.root / "checkpoint" / "microbatch"
+    for path in [*(folder / "pipelines").iterdir(), *(folder / "in-force").iterdir()]:
         path.write_bytes(path.read_bytes().replace(b"sinks.file:FileSink", b"sinks.gone:GoneSink"))
     with pytest.raises(MaintenanceError, match="cannot be told from here"):
         planned(world, lambda drafting: plan_export(drafting, target=str(tmp_path / "copy")))
