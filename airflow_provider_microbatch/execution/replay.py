@@ -22,13 +22,14 @@ from airflow_provider_microbatch.execution.identity import (
 )
 from airflow_provider_microbatch.execution.late_ends import check_on_record
 from airflow_provider_microbatch.execution.letters_taken import AS_IT_IS, check_not_taken
+from airflow_provider_microbatch.execution.not_elsewhere import check_not_elsewhere
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.other_lives import check_of_this_life
 from airflow_provider_microbatch.execution.planned import PlannedBatch
 from airflow_provider_microbatch.execution.progress import progress_of
 from airflow_provider_microbatch.execution.set_aside import is_aside
 from airflow_provider_microbatch.execution.stateful import check_replay
-from airflow_provider_microbatch.execution.table_place import check_none_lost, check_not_elsewhere, check_recorded
+from airflow_provider_microbatch.execution.table_place import check_none_lost, check_recorded
 from airflow_provider_microbatch.sinks import Manifest, OpenSink
 
 log = logging.getLogger(__name__)

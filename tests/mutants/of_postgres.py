@@ -37,7 +37,7 @@ MUTATIONS = [
     Mutation(
         name="a server of before that is gone stops the clears of what its backup lacks",
         why="what was lost comes back by no way that is named",
-        file="execution/table_place.py",
+        file="execution/not_elsewhere.py",
         old="        if _is_one_of(checkpoint, sink, before):\n            return  #",
         new="        if False:\n            return  #",
         tests=(RESTORED,),

@@ -53,7 +53,7 @@ MUTATIONS = [
     Mutation(
         name="a server of before is asked whoever trusts it",
         why="whoever can write into a checkpoint has a run speak to a server of theirs",
-        file="execution/table_place.py",
+        file="execution/not_elsewhere.py",
         old="        check_may_be_asked(before, beside=sink)\n",
         new="",
         tests=(RECORDED,),
@@ -61,7 +61,7 @@ MUTATIONS = [
     Mutation(
         name="a class that nobody trusts stops a batch that an attempt on record was to write with",
         why="whoever can write into a checkpoint has the pipeline stand still, by an attempt with a class of theirs",
-        file="execution/table_place.py",
+        file="execution/not_elsewhere.py",
         old="    may_be_there = name in _definitions(checkpoint, key, where=is_in_the_way) and not",
         new="    may_be_there = not",
         tests=(RECORDED,),
@@ -69,7 +69,7 @@ MUTATIONS = [
     Mutation(
         name="what an attempt may have published by a class that cannot be loaded is made in another table",
         why="its rows are in both",
-        file="execution/table_place.py",
+        file="execution/not_elsewhere.py",
         old="return is_of_plan and _may_have_published(checkpoint, attempt, planned)",
         new="return False",
         tests=(RECORDED,),
@@ -77,7 +77,7 @@ MUTATIONS = [
     Mutation(
         name="what a table has lost does not come back beside a class that cannot be loaded",
         why="the clear that the run has named is refused",
-        file="execution/table_place.py",
+        file="execution/not_elsewhere.py",
         old="(table is None or not has_lost_alone(checkpoint, sink, key, table))",
         new="True",
         tests=(BEHIND,),
@@ -85,7 +85,7 @@ MUTATIONS = [
     Mutation(
         name="what another version of its class wrote of the pipeline's table is of another one",
         why="the clear of what it has lost is refused, as if it were in both",
-        file="execution/table_place.py",
+        file="execution/not_elsewhere.py",
         old="    return other.place is not None and any(",
         new="    return other.place is not None and other.unread is None and any(",
         tests=(BEHIND,),
@@ -93,7 +93,7 @@ MUTATIONS = [
     Mutation(
         name="a definition is to be removed by which it is known what a table has lost",
         why="whoever does so has the next batch come on top of that, in green",
-        file="execution/table_place.py",
+        file="execution/not_elsewhere.py",
         old="    if table is None or not ours or name not in published_as(checkpoint, key):\n",
         new="    if True:\n",
         tests=(BEHIND,),
@@ -101,7 +101,7 @@ MUTATIONS = [
     Mutation(
         name="a definition stays in the way of another table that the pipeline writes to by now",
         why="no batch of before gets in there any more, where the class of before is gone",
-        file="execution/table_place.py",
+        file="execution/not_elsewhere.py",
         old="    if table is None or not ours or name",
         new="    if table is None or name",
         tests=(BEHIND,),
@@ -109,7 +109,7 @@ MUTATIONS = [
     Mutation(
         name="a table is to be named without the dead letters of a class that cannot be loaded",
         why="who does so is refused again",
-        file="execution/table_place.py",
+        file="execution/not_elsewhere.py",
         old="    if not lost:\n        return",
         new="    if False:\n        return",
         tests=(BEHIND,),
@@ -141,7 +141,7 @@ MUTATIONS = [
     Mutation(
         name="adopted output is in no other table",
         why="once the path is changed, the batch is made in the new table too: its rows are in both, in green",
-        file="execution/table_place.py",
+        file="execution/not_elsewhere.py",
         old="    for other in adopted_in(checkpoint, key, beside=sink):\n",
         new="    for other in ():\n",
         tests=(ADOPTED,),
@@ -149,9 +149,9 @@ MUTATIONS = [
     Mutation(
         name="adopted output is in no other table while that cannot be asked",
         why="a class that nobody trusts any more has the batch made a second time",
-        file="execution/table_place.py",
-        old="        elif not (\n            _was_moved(checkpoint, sink, other)\n            or _contains(",
-        new="        elif not (\n            True\n            or _contains(",
+        file="execution/not_elsewhere.py",
+        old="        elif not (\n            _was_moved(checkpoint, sink, other)\n            or contains(",
+        new="        elif not (\n            True\n            or contains(",
         tests=(ADOPTED,),
     ),
     Mutation(
@@ -173,7 +173,7 @@ MUTATIONS = [
     Mutation(
         name="a table whose class has changed is another one at another path",
         why="what its backup lacks there comes back by no way that is named",
-        file="execution/table_place.py",
+        file="execution/not_elsewhere.py",
         old="            elif not _was_moved(checkpoint, sink, other):\n",
         new="            else:\n",
         tests=(BEHIND,),
@@ -181,7 +181,7 @@ MUTATIONS = [
     Mutation(
         name="a backup at another path is the table, while that is where it was",
         why="a clear puts into the backup what the table itself still has",
-        file="execution/table_place.py",
+        file="execution/not_elsewhere.py",
         old="            return place.open(SinkContext()).seems_away(checkpoint.tables) is not None\n",
         new="            return True\n",
         tests=(BEHIND,),
@@ -189,7 +189,7 @@ MUTATIONS = [
     Mutation(
         name="a table that has lost nothing is named alone for a batch",
         why="the clear changes it there, while the other table, whose class cannot be loaded, stays as it was",
-        file="execution/table_place.py",
+        file="execution/not_elsewhere.py",
         old=" if has_lost_alone(checkpoint, one, key, table)]\n",
         new="]\n",
         tests=(BEHIND,),

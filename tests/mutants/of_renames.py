@@ -277,7 +277,7 @@ MUTATIONS = [
     Mutation(
         name="a clear does not say why it asks a connection that is gone",
         why="the pipeline does not name that connection, and nobody knows what it is wanted for",
-        file="execution/table_place.py",
+        file="execution/not_elsewhere.py",
         old="was removed\n        raise SinkError(_not_asked(sink, key, before.location(), error)) from error\n",
         new="was removed\n        raise\n",
         tests=(CONNECTIONS,),

@@ -258,7 +258,7 @@ MUTATIONS = [
     Mutation(
         name="what a table has lost does not come back beside one that the pipeline names no more",
         why="its clear is refused for where the batch was meant to be, and the way that is left takes it out there",
-        file="execution/table_place.py",
+        file="execution/not_elsewhere.py",
         old=" or has_lost_alone(checkpoint, sink, key, table):\n",
         new=":\n",
         tests=(BESIDE,),
@@ -338,7 +338,7 @@ MUTATIONS = [
     Mutation(
         name="a refused clear names a rewind that takes the batch out of a table that is named no more",
         why="who follows it takes out what nothing puts back there",
-        file="execution/table_place.py",
+        file="execution/not_elsewhere.py",
         old="    together = given_beside(checkpoint, sink, key, table)\n",
         new="    together: list[OpenSink] = []\n",
         tests=(BESIDE,),

@@ -144,7 +144,7 @@ MUTATIONS = [
     Mutation(
         name="an attempt that has ended passes for one that published nothing",
         why="its batch is made a second time, in another table, while its own is away",
-        file="execution/table_place.py",
+        file="execution/not_elsewhere.py",
         old='    return end is None or end.state != "failed" or end.cause != JOB\n',
         new="    return end is None\n",
         tests=(PLACE,),
@@ -152,8 +152,8 @@ MUTATIONS = [
     Mutation(
         name="a batch is replayed while the table that it may be in is away",
         why="its rows are in both as soon as that one is back",
-        file="execution/table_place.py",
-        old="        if _is_one_of(checkpoint, sink, before) or _contains(checkpoint, sink, key):",
+        file="execution/not_elsewhere.py",
+        old="        if _is_one_of(checkpoint, sink, before) or contains(checkpoint, sink, key):",
         new="        if True:",
         tests=(PLACE,),
     ),
@@ -232,7 +232,7 @@ MUTATIONS = [
     Mutation(
         name="attempts of a batch's former life may still have published it",
         why="what was rewound out of a table that is gone is made in no other",
-        file="execution/table_place.py",
+        file="execution/not_elsewhere.py",
         old="    if planned is not None and is_of_another_plan(attempt, planned):\n",
         new="    if False:\n",
         tests=(FORMER,),
@@ -400,15 +400,15 @@ MUTATIONS = [
     Mutation(
         name="a branch that is gone is asked whether a batch is there",
         why="once a merged branch is dropped, no batch that was published to it can be cleared",
-        file="execution/table_place.py",
-        old="    if other.is_gone() or not _contains(",
-        new="    if not _contains(",
+        file="execution/not_elsewhere.py",
+        old="    if other.is_gone() or not contains(",
+        new="    if not contains(",
         tests=(BRANCHES,),
     ),
     Mutation(
         name="letters that were run again are not named before the batch is taken out",
         why="the rewind that is named is refused for another one",
-        file="execution/table_place.py",
+        file="execution/not_elsewhere.py",
         old="    if became:\n",
         new="    if False:\n",
         tests=("tests/execution/test_dead_letters.py",),
