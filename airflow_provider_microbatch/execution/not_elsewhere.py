@@ -153,7 +153,7 @@ def _check_not_in(checkpoint: Checkpoint, table: RecordedTable, sink: OpenSink, 
         check_may_be_asked(before, beside=sink)
         other = before.open(SinkContext())
     except DefinitionError as error:
-        raise SinkError(_not_asked(sink, key, before.location(), error)) from error
+        raise SinkError(_not_reached(checkpoint, sink, key, before.location(), error)) from error
     away = other.seems_away(checkpoint.tables)
     if away is not None:
         if _is_one_of(checkpoint, sink, before) or contains(checkpoint, sink, key):
@@ -168,7 +168,7 @@ def _check_not_in(checkpoint: Checkpoint, table: RecordedTable, sink: OpenSink, 
     except (DefinitionError, SinkError) as error:
         if _is_one_of(checkpoint, sink, before):
             return  # nobody reads the server of before any more, or its connection was removed
-        raise SinkError(_not_asked(sink, key, before.location(), error)) from error
+        raise SinkError(_not_reached(checkpoint, sink, key, before.location(), error)) from error
     rewind = rewind_over(checkpoint, sink, key.lane, key.id - 1)
     if table.is_of_letters:
         raise SinkError(_letters_left(checkpoint, other, sink, key, rewind=rewind))
@@ -201,6 +201,15 @@ def _not_asked(sink: OpenSink, key: BatchKey, before: str, error: Exception) -> 
         f"batch {key} was made for {before} before, and the pipeline writes to {sink.location()} now: if it is there, "
         f"its rows would be in both. Nobody has looked: {error}"
     )
+
+
+def _not_reached(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, before: str, error: Exception) -> str:
+    """As :func:`_not_asked`, with the ways on: the table's connection or its server may be gone for good."""
+    told = f"{_not_asked(sink, key, before, error)}. Have that answer again"
+    rewind = rewind_over(checkpoint, sink, key.lane, key.id - 1)
+    if rewind is None:
+        return f"{told}."
+    return f"{told}; or, if it is gone for good, {rewind} with --allow-skip."
 
 
 def _letters_left(

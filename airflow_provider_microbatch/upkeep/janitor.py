@@ -22,6 +22,7 @@ from airflow_provider_microbatch.exceptions import (
     HandleError,
     MicroBatchError,
     PartlyRemovedError,
+    SinkError,
     UnconnectedError,
     UntrustedError,
 )
@@ -57,6 +58,8 @@ log = logging.getLogger(__name__)
 
 GRACE_SECONDS = 60 * 60.0
 """Seconds for which output that a replay replaced is kept, for readers that opened it earlier."""
+
+_TABLE_LEFT = "table left alone"
 
 
 class Janitor:
@@ -164,30 +167,32 @@ class Janitor:
         self, sinks: Sequence[OpenSink], report: JanitorReport
     ) -> tuple[list[tuple[BatchKey, int]], list[OpenSink]]:
         """Batch and epoch of all attempts that may need work; and the sinks in which it can be done. In place of one
-        with a table whose connection cannot be used, its other tables."""
+        with a table that cannot be asked, its other tables."""
         found, within_reach, waiting = set(self._checkpoint.leases.unfinished()), list[OpenSink](), [*sinks]
         while waiting:
             sink = waiting.pop(0)
             try:
                 found.update(*map(sink.stages, self._owners()))
-            except UnconnectedError as error:
+            except SinkError as error:
                 if len(sink.tables) > 1:
                     waiting = [*sink.tables, *waiting]
-                else:
-                    self._not_reached(sink, error, report)
-                continue
+                    continue
+                if self._is_beyond_reach(sink, error, report):
+                    continue
             except Exception as error:
                 self._failed(sink.location(), error, report)
             within_reach.append(sink)
         return sorted(found), within_reach
 
-    def _not_reached(self, table: OpenSink, error: UnconnectedError, report: JanitorReport) -> None:
-        """Report a table whose connection cannot be used: no failure where the pipeline writes to it no more, since
-        that connection may never come back."""
+    def _is_beyond_reach(self, table: OpenSink, error: SinkError, report: JanitorReport) -> bool:
+        """Report a table that cannot be asked: no failure where the pipeline writes to it no more, since its
+        connection, or its server, may never come back. Returns whether nothing else is to be tried there."""
         if not is_left(self._checkpoint, table, LIVE):
             self._failed(table.location(), error, report)
-        elif table.location() not in report.of("table left alone"):
-            report.add("table left alone", table.location(), f"the pipeline does not write to it any more, and {error}")
+            return isinstance(error, UnconnectedError)
+        if table.location() not in report.of(_TABLE_LEFT):
+            report.add(_TABLE_LEFT, table.location(), f"the pipeline does not write to it any more, and {error}")
+        return True
 
     def _attempt(self, key: BatchKey, epoch: int, sinks: Sequence[OpenSink], report: JanitorReport) -> None:
         what = f"{key} attempt {epoch}"
@@ -207,6 +212,12 @@ class Janitor:
                 "remove it and its lease."
             )
         own = self._sink_of(attempt)
+        wrote = [] if own is None else [table.location() for table in own.tables]
+        left = [where for where in wrote if where in report.of(_TABLE_LEFT)]
+        if left:
+            # Only that table tells whether the batch is in. Its lease stays, so the work is done once it answers.
+            report.add("attempt left alone", what, f"it was made for {' and '.join(left)}, which cannot be asked")
+            return
         candidates = [own] if own is not None else list(sinks)
         if not candidates:
             report.add("failed", what, "no pipeline is on record, so nobody knows its sink; name it to the operator")

@@ -20,8 +20,9 @@ class Action:
 
     :param kind: ``stage dropped``, ``Spark stopped``, ``attempt ended``, ``clear answered``, ``replaced output
         removed``, ``finished splits removed``, ``retention applied``; left alone: ``alive``, ``waits for its commit``,
-        ``waits for its hook``, ``stage kept``, ``unknown stage left alone``, ``table left alone``; ``failed``;
-        ``refused``: something in the checkpoint that must not be acted on, and what to do about it.
+        ``waits for its hook``, ``stage kept``, ``unknown stage left alone``, ``table left alone``,
+        ``attempt left alone``; ``failed``; ``refused``: something in the checkpoint that must not be acted on, and what
+        to do about it.
     :param what: the attempt or file.
     :param why: the reason, for people.
     """

@@ -10,6 +10,7 @@ LATE_COPIES = "tests/execution/test_late_copies.py"
 RENAME_GIVEN_UP = "tests/execution/test_rename_given_up.py"
 RESTORED = "tests/execution/test_restored_under_commands.py"
 CONNECTIONS = "tests/postgres/test_restored.py"
+RETIRED = "tests/postgres/test_retired.py"
 
 MUTATIONS = [
     Mutation(
@@ -217,6 +218,62 @@ MUTATIONS = [
         old="any(one.location() == table.location() for one in now.tables)",
         new="table in now.tables",
         tests=("tests/execution/test_former_catalogs.py",),
+    ),
+    Mutation(
+        name="a table of before that is gone for good ends a rewind at the user's word, too",
+        why="a batch of which an attempt died there has no way on",
+        file="upkeep/commands/rewind.py",
+        old="abandons=lane if allow_skip else None",
+        new="abandons=None",
+        tests=(RETIRED,),
+    ),
+    Mutation(
+        name="a table that the pipeline writes to is passed over at the user's word",
+        why="a batch that is there is made again, and its rows are there twice once the server is back",
+        file="upkeep/commands/gone.py",
+        old="    if not table.definition.is_cheap_to_ask or not is_left(checkpoint, table, lane):\n",
+        new="    if not table.definition.is_cheap_to_ask:\n",
+        tests=(RETIRED,),
+    ),
+    Mutation(
+        name="a rewind drops a stage in a table that is gone for good",
+        why="it ends there, half done, each time",
+        file="upkeep/commands/staying.py",
+        old="if table.definition.is_cheap_to_ask and not recorded.abandoned([table]):",
+        new="if table.definition.is_cheap_to_ask:",
+        tests=(RETIRED,),
+    ),
+    Mutation(
+        name="a rewind takes what a late publish left out of a table that is gone for good",
+        why="it ends there, half done, each time",
+        file="upkeep/commands/rewind.py",
+        old="                    and not self._recorded.is_gone(table)\n",
+        new="",
+        tests=(RETIRED,),
+    ),
+    Mutation(
+        name="a clear that cannot ask a table of before does not name the rewind that passes over it",
+        why="whose server is gone for good has no way on",
+        file="execution/not_elsewhere.py",
+        old='    return f"{told}; or, if it is gone for good, {rewind} with --allow-skip."\n',
+        new='    return f"{told}."\n',
+        tests=(RETIRED,),
+    ),
+    Mutation(
+        name="the janitor fails over a table of before whose server is off",
+        why="it is red for good over what nobody needs",
+        file="upkeep/janitor.py",
+        old="            except SinkError as error:\n",
+        new="            except UnconnectedError as error:\n",
+        tests=(RETIRED,),
+    ),
+    Mutation(
+        name="the janitor fails over an attempt that died in a table that is gone",
+        why="it is red for good, and nothing can be done about it",
+        file="upkeep/janitor.py",
+        old="        if left:\n",
+        new="        if False:\n",
+        tests=(RETIRED,),
     ),
     Mutation(
         name="a table is asked by its name of before until a batch is made",

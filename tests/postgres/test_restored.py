@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_microbatch import connections
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.connections import Connection
-from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
+from airflow_provider_microbatch.exceptions import DefinitionError, MaintenanceError, SinkError
 from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.postgres import PostgresSink
@@ -204,7 +204,7 @@ def test_a_connection_that_a_table_of_before_had_and_is_gone_keeps_nothing_else_
     applied(world, rewind(3))
     world.run(5, coded())
     assert servers.rows("other") == [4]
-    with pytest.raises(SinkError, match="connection 'old' does not exist"):
+    with pytest.raises(MaintenanceError, match=r"connection 'old' does not exist\. Nothing was done\. .* --allow-skip"):
         applied(world, rewind(0))
 
 

@@ -43,3 +43,15 @@ def never_had(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, *, wrote: S
     """
     others = [one for one in sink.tables if not any(one.definition.is_same_place(other.definition) for other in wrote)]
     return any(is_left(checkpoint, one, key.lane) for one in others)
+
+
+def not_reached(checkpoint: Checkpoint, table: OpenSink, lane: str, *, tables: KnownTables) -> SinkError | None:
+    """Why a table cannot be asked that the pipeline does not write to any more: its connection, or its server, may be
+    gone for good. None if it can be asked, or is one of now."""
+    if not table.definition.is_cheap_to_ask or not is_left(checkpoint, table, lane):
+        return None
+    try:
+        table.lanes(tables)
+    except SinkError as error:
+        return error
+    return None

@@ -22,6 +22,8 @@ from airflow_provider_microbatch.upkeep.commands.for_good import InForce
 from airflow_provider_microbatch.upkeep.commands.given_up import check_given_up
 from airflow_provider_microbatch.upkeep.commands.letters_out import check_letters, made_anew
 from airflow_provider_microbatch.upkeep.commands.lost_rows import lost_of
+from airflow_provider_microbatch.upkeep.commands.not_asked import saying_what_to_do
+from airflow_provider_microbatch.upkeep.commands.not_asked import told_of as told_of_tables
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.reach import no_further_than
 from airflow_provider_microbatch.upkeep.commands.rename_source import check_not_half_renamed
@@ -78,7 +80,7 @@ class _Rewind:
         self._allow_skip = allow_skip
         self._checkpoint = drafting.checkpoint
         self._lane = self._checkpoint.lane(lane)
-        self._recorded = Recorded(self._checkpoint)
+        self._recorded = Recorded(self._checkpoint, abandons=lane if allow_skip else None)
         self._lost: dict[int, list[Published]] = {}
         self._back = back_again(self._checkpoint, self._recorded, lane=lane, to=to)
         self._silent: tuple[str, ...] = ()
@@ -86,14 +88,17 @@ class _Rewind:
         self._damaged: dict[str, OpenSource] = {}
 
     def plan(self) -> Plan:
-        with taking_out(
-            self._drafting,
-            self._recorded,
-            self._back,
-            lane=self._name,
-            to=self._to,
-            drop_output=self._drop_output,
-            allow_skip=self._allow_skip,
+        with (
+            saying_what_to_do(self._checkpoint, lane=self._name),
+            taking_out(
+                self._drafting,
+                self._recorded,
+                self._back,
+                lane=self._name,
+                to=self._to,
+                drop_output=self._drop_output,
+                allow_skip=self._allow_skip,
+            ),
         ):
             return self._planned()
 
@@ -113,8 +118,8 @@ class _Rewind:
             return self._drafting.plan()
         for told in self._silent:
             self._drafting.note(f"{told} Batches of after a backup, if it has any, stay there.")
-        for sink in filter(self._recorded.is_gone, self._recorded.on_record() if later else ()):
-            self._drafting.note(f"{sink.location()} is gone, and is not asked for the batches that are taken out.")
+        for told in dict.fromkeys(told_of_tables(self._recorded) if later else ()):
+            self._drafting.note(told)
         if later:
             published = {*commit_ids, *self._lost}
             check_letters(self._checkpoint, self._recorded, lane=self._name, later=later, published=published)
@@ -164,11 +169,12 @@ class _Rewind:
             sink, identity = self._recorded.sink_of(attempt), attempt.identity
             if sink is None or identity is None:
                 continue
-            for table in () if self._recorded.is_gone(sink) else sink.tables:
+            for table in sink.tables:
                 if (
                     table.definition.is_cheap_to_ask
                     and table.definition.keeps_batches
                     and table.definition.can_withdraw
+                    and not self._recorded.is_gone(table)
                 ):
                     self._drafting.elsewhere(
                         DropOutput(

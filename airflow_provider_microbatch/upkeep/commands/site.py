@@ -28,7 +28,7 @@ from airflow_provider_microbatch.execution.ran_last import newest_first, newest_
 from airflow_provider_microbatch.execution.refused_plan import refused_plan
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
 from airflow_provider_microbatch.sources import OpenSource, Source
-from airflow_provider_microbatch.upkeep.commands.gone import is_gone, never_had
+from airflow_provider_microbatch.upkeep.commands.gone import is_gone, never_had, not_reached
 from airflow_provider_microbatch.upkeep.commands.sinks_on_record import SinksOnRecord
 from airflow_provider_microbatch.upkeep.commands.told import Told, told_by
 
@@ -52,12 +52,16 @@ class Recorded:
     trusted) only stops commands that have to ask this sink.
 
     :param checkpoint: the checkpoint that has the definitions.
+    :param abandons: a lane, of which tables of before (:func:`is_left`) count as gone where they cannot be asked:
+        whoever gives the command says that they are gone for good. None: no table is abandoned.
     """
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(self, checkpoint: Checkpoint, *, abandons: str | None = None) -> None:
         self._checkpoint = checkpoint
         self._tables = checkpoint.tables.following_moves
         self._sinks = SinksOnRecord(checkpoint)
+        self._abandons = abandons
+        self._abandoned: dict[str, SinkError | None] = {}
         self._gone: dict[str, bool] = {}
         self._refused: dict[str, RefusedPlan | None] = {}
         self._pipelines: dict[bool, tuple[str, Mapping[str, Any]] | None] = {}
@@ -132,7 +136,7 @@ class Recorded:
         try:
             return question(table, batch)
         except (SinkError, CorruptEntryError):
-            if not (self._never_had(table, batch.key) or self.is_gone(table)):
+            if not (self._never_had(table, batch.key) or self.is_gone(table) or self.abandoned([table])):
                 raise
             return None
 
@@ -251,13 +255,29 @@ class Recorded:
         """Whether all that the sink wrote to was dropped from tables that are there (a branch that was merged, say), or
         goes by other names now. It can be asked for nothing, and would stop every command that asks all sinks on
         record."""
-        place = str(sink.definition.to_dict())
+        return all(self._is_gone(table) or self.abandoned([table]) for table in sink.tables)
+
+    def _is_gone(self, table: OpenSink) -> bool:
+        place = str(table.definition.to_dict())
         if place not in self._gone:
             self._gone[place] = False
             with suppress(SinkError, DefinitionError):  # whoever asks it for batches is told that
-                now = self._sinks.now
-                self._gone[place] = all(is_gone(table, now=now, tables=self._tables) for table in sink.tables)
+                self._gone[place] = is_gone(table, now=self._sinks.now, tables=self._tables)
         return self._gone[place]
+
+    def abandoned(self, sinks: Sequence[OpenSink]) -> Mapping[str, SinkError]:
+        """Tables of these that are abandoned, by their addresses, and why they cannot be asked."""
+        if self._abandons is None:
+            return {}
+        found = dict[str, SinkError]()
+        for table in tables_of(sinks):
+            where = table.location()
+            if where not in self._abandoned:  # once a command: a server that is down is waited for
+                self._abandoned[where] = not_reached(self._checkpoint, table, self._abandons, tables=self._tables)
+            why = self._abandoned[where]
+            if why is not None:
+                found[where] = why
+        return found
 
     def on_record(self) -> list[OpenSink]:
         """The sinks that can be used from here, each once, also those that are gone.
