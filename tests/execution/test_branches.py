@@ -17,6 +17,7 @@ from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import ForeignBatchError, SinkError
 from airflow_provider_microbatch.sinks import SinkContext
+from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.iceberg.opened import OpenIceberg
 from airflow_provider_microbatch.upkeep.table_check import check_table
 from tests.execution.kept_tables import start_behind
@@ -473,3 +474,10 @@ def test_a_table_that_was_renamed_in_its_catalog_is_asked_by_its_new_name_alone(
     found = catalog.load_table("shop.sales").scan().to_arrow()["id"].to_pylist()
     assert sorted(found) == [0, 1, 2]
     assert not check_table(world.checkpoint, everything=True).findings
+    world.options["sink"] = FileSink(str(world.root / "files"), format="json")
+    world.land(3)
+    world.run(4)
+    assert not check_table(world.checkpoint, everything=True).findings, "nor once it is retired"
+    catalog.rename_table("shop.sales", "shop.elsewhere")
+    told = [finding.message for finding in check_table(world.checkpoint, everything=True).findings]
+    assert any("has no table shop.sales" in one for one in told), "of two names that nobody can ask, none is gone"

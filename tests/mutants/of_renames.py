@@ -276,6 +276,22 @@ MUTATIONS = [
         tests=(RETIRED,),
     ),
     Mutation(
+        name="a table that was renamed, and retired since, is asked by its first name",
+        why="check is red for good over a name that nobody needs, since the other one tells all",
+        file="upkeep/commands/site.py",
+        old="now=self._sinks.now, others=others, ",
+        new="now=self._sinks.now, ",
+        tests=(CONNECTIONS, "tests/execution/test_branches.py"),
+    ),
+    Mutation(
+        name="of two names of a table that nobody can ask, each stands for the other",
+        why="check is green, though nobody can tell what is in that table",
+        file="upkeep/commands/gone.py",
+        old="            other.lanes(tables)\n",
+        new="",
+        tests=(CONNECTIONS, "tests/execution/test_branches.py"),
+    ),
+    Mutation(
         name="a table is asked by its name of before until a batch is made",
         why="where nothing new comes, check is red, and no rewind runs, though the pipeline names the table as it is",
         file="upkeep/commands/sinks_on_record.py",

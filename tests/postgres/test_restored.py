@@ -172,6 +172,13 @@ def test_a_table_whose_connection_was_renamed_is_asked_by_the_new_one_alone(
         world.run(number, coded())
     assert servers.rows("old") == [0, 1]
     assert not check_table(world.checkpoint, everything=True).findings
+    servers.make("other")
+    world.options["sink"] = servers.sink("other")
+    world.land(2)
+    world.run(4, coded())
+    assert not check_table(world.checkpoint, everything=True).findings, "nor once it is retired"
+    servers.known.remove("new")
+    assert check_table(world.checkpoint, everything=True).findings, "of two ids that nobody can ask, none is gone"
 
 
 def test_a_connection_that_a_table_of_before_had_and_is_gone_keeps_nothing_else_from_being_done(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import BatchKey
@@ -12,11 +13,12 @@ from airflow_provider_microbatch.execution.came_back import is_left
 from airflow_provider_microbatch.sinks import OpenSink
 
 
-def is_gone(table: OpenSink, *, now: OpenSink | None, tables: KnownTables) -> bool:
-    """Whether what the table was was dropped from one that is there, or cannot be asked by its name of before, and is
-    one of the pipeline's of now (a table that was renamed, a connection that was): that one tells what this one had.
+def is_gone(table: OpenSink, *, now: OpenSink | None, others: Sequence[OpenSink] = (), tables: KnownTables) -> bool:
+    """Whether what the table was was dropped from one that is there, or cannot be asked by its name of before, and goes
+    by another name (a table that was renamed, a connection that was): that one tells what this one had.
 
     :param now: the pipeline's sink of now; None if nobody knows it.
+    :param others: other tables on record, which the pipeline may have written to since, and writes to no more.
     :param tables: the checkpoint's knowledge of its tables.
     :raises SinkError: if it cannot tell.
     """
@@ -26,11 +28,22 @@ def is_gone(table: OpenSink, *, now: OpenSink | None, tables: KnownTables) -> bo
     try:
         if table.is_gone():
             return True
-        if any(one.is_table_of(table.definition, tables) for one in now.tables):
+        if any(one.is_table_of(table.definition, tables) for one in [*now.tables, *others]):
             table.lanes(tables)  # of a copy that can be asked, readers may still find what it has
         return False
     except SinkError:
-        return any(one.is_table_of(table.definition, tables) for one in now.tables)
+        return any(one.is_table_of(table.definition, tables) for one in now.tables) or any(
+            _tells_of(one, table, tables) for one in others
+        )
+
+
+def _tells_of(other: OpenSink, table: OpenSink, tables: KnownTables) -> bool:
+    """Whether it is that table, and can be asked: of two names that nobody can ask, none stands for the other."""
+    with suppress(SinkError):
+        if other.is_table_of(table.definition, tables):
+            other.lanes(tables)
+            return True
+    return False
 
 
 def never_had(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, *, wrote: Sequence[OpenSink]) -> bool:

@@ -262,7 +262,10 @@ class Recorded:
         if place not in self._gone:
             self._gone[place] = False
             with suppress(SinkError, DefinitionError):  # whoever asks it for batches is told that
-                self._gone[place] = is_gone(table, now=self._sinks.now, tables=self._tables)
+                others = [
+                    one for one in tables_of([*self._sinks.usable.values()]) if one.location() != table.location()
+                ]
+                self._gone[place] = is_gone(table, now=self._sinks.now, others=others, tables=self._tables)
         return self._gone[place]
 
     def abandoned(self, sinks: Sequence[OpenSink]) -> Mapping[str, SinkError]:
