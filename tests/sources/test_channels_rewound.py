@@ -116,7 +116,7 @@ def test_a_rewind_behind_which_the_next_run_stops_is_refused_unless_it_may_skip(
     assert world.table() == {0: [1, 2], 1: [3, 4, 5]}
 
 
-@pytest.mark.parametrize("system", [Streamed])
+@BOTH
 def test_a_rewind_to_before_the_first_batch_that_would_stop_is_refused(tmp_path: Path, system: type[Streamed]) -> None:
     """The first batch began longer ago than rows are kept, and no row of before tells that all are there."""
     world = system(tmp_path)
