@@ -1,4 +1,5 @@
-"""Rewinds of pipelines of channels: whether plans go on from where a batch ended, at servers that have taken rows."""
+"""Commands at pipelines of channels: whether plans go on from where a batch ended, at servers that have taken rows, and
+where they begin."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from airflow_provider_microbatch.sources.kinesis import KinesisSource
 from airflow_provider_microbatch.sources.tablestore import TablestoreSource
 from tests.execution import world as execution
 from tests.execution.maintaining import applied, planned, rewind
+from tests.execution.world import KEY
 from tests.support import kinesis, tablestore
 
 pytestmark = pytest.mark.slow
@@ -163,3 +165,35 @@ def test_a_rewind_behind_which_all_is_there_goes_on(
         world.run(number)
     ids = sorted(id for rows in before.values() for id in rows)
     assert sorted(id for rows in world.table().values() for id in rows) == ids
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_behind_a_torn_first_entry_a_stream_that_is_read_from_its_latest_begins_where_it_began(
+    tmp_path: Path, is_read: bool
+) -> None:
+    """That is on record beside the entry."""
+    world = Streamed(tmp_path)
+    world.sources = {"orders": replace(world.sources["orders"], start="latest")}  # type: ignore[call-arg]
+    world.send(1)
+    world.server.arrange("age", 5000)
+    if is_read:
+        world.run(0)
+    else:
+        world.staged(0)
+    world.send(2)
+    if is_read:
+        world.run(1)
+    (tmp_path / "checkpoint" / "offsets" / "0").write_text("v1\n{")
+    world.expire_leases()
+    applied(world)
+    world.run(2)
+    world.run(3)
+    assert sorted(id for ids in world.table().values() for id in ids) == [2]
+    if is_read:
+        world.run(0, clear_number=1)
+        assert world.checkpoint.replays.is_answered(KEY)
+        assert sorted(id for ids in world.table().values() for id in ids) == [2]
+        applied(world, rewind(-1))
+        world.run(4)
+        world.run(5)
+        assert sorted(id for ids in world.table().values() for id in ids) == [2]
