@@ -378,4 +378,20 @@ MUTATIONS = [
         new="        if True:\n",
         tests=(REWOUND,),
     ),
+    Mutation(
+        name="a rewind goes by what the first attempt told though a replay is in the table",
+        why="it is refused though all rows of the batch are there, or takes out rows that nobody can read again",
+        file="upkeep/commands/lost_rows.py",
+        old="else told_of(checkpoint, key, commit, name)\n",
+        new='else commit.progress.get("read", {}).get(name)\n',
+        tests=(REWOUND,),
+    ),
+    Mutation(
+        name="a rewind goes by what the oldest replay told",
+        why="it is refused though all rows of the batch are there, or takes out rows that nobody can read again",
+        file="checkpoint/replays.py",
+        old="        return max(self.answers(key), ",
+        new="        return min(self.answers(key), ",
+        tests=(REWOUND,),
+    ),
 ]

@@ -3,6 +3,7 @@ where they begin."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -197,3 +198,29 @@ def test_behind_a_torn_first_entry_a_stream_that_is_read_from_its_latest_begins_
         world.run(4)
         world.run(5)
         assert sorted(id for ids in world.table().values() for id in ids) == [2]
+
+
+def as_an_older_version(checkpoint: Path) -> None:
+    """Neither the batch nor its replay has told a first row."""
+    for entry in (checkpoint / "commits" / "1", *(checkpoint / "replays").rglob("*")):
+        if entry.is_file():
+            entry.write_text(re.sub(r'"firsts":\s*\{[^}]+\}', '"firsts":{}', entry.read_text()))
+
+
+@BOTH
+def test_what_the_newest_replay_told_counts_for_what_is_in_the_table(tmp_path: Path, system: type[Streamed]) -> None:
+    """Of a batch that an older version has read the row before it is looked for, until a replay tells its first one."""
+    world = system(tmp_path)
+    world.with_gaps()
+    world.batches([1, 2], [3, 4, 5])
+    world.run(1, clear_number=1)
+    as_an_older_version(tmp_path / "checkpoint")
+    world.server.arrange("trim", world.first, 2)
+    with pytest.raises(MaintenanceError, match=rf"gone since they were read: rows of {world.first}"):
+        planned(world, rewind(0))
+    world.run(1, clear_number=2)
+    assert world.table() == {0: [1, 2], 1: [3, 4, 5]}, "made again of the rows that it had"
+    applied(world, rewind(0))
+    assert world.table() == {0: [1, 2]}
+    world.run(2)
+    assert world.table() == {0: [1, 2], 1: [3, 4, 5]}
