@@ -283,14 +283,6 @@ MUTATIONS = [
         tests=(RETENTION,),
     ),
     Mutation(
-        name="a quiet channel is renewed by the retention of now alone",
-        why="a quiet stream whose retention was raised stops though it has all",
-        file="sources/channels/renewing.py",
-        old="    return kept_ms(at, retention_ms=retention_ms) // 2\n",
-        new="    return retention_ms // 2\n",
-        tests=(RETENTION,),
-    ),
-    Mutation(
         name="a child that nobody has read yet does not know what its parents were kept for",
         why="what expired of it before retention was raised is lost, and nobody knows",
         file="sources/channels/graph.py",
@@ -342,8 +334,8 @@ MUTATIONS = [
         name="a retention that was raised is put on record with the next rows alone",
         why="behind a pause for which it was raised a quiet stream stands still",
         file="sources/channels/renewing.py",
-        old='        or at.get("keeps", retention_ms) < retention_ms\n',
-        new="\n",
+        old=' or at.get("keeps", retention_ms) < retention_ms for at',
+        new=" for at",
         tests=("tests/sources/test_kinesis_retention.py",),
     ),
     Mutation(

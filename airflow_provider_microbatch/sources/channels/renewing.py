@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from airflow_provider_microbatch.runtime.channels import At, kept_ms
 from airflow_provider_microbatch.sources.channels.graph import NEW, Position
 
 
@@ -13,10 +12,10 @@ def is_due(candidates: Position, *, now_ms: int, retention_ms: int) -> bool:
     :param now_ms: milliseconds since the epoch.
     :param retention_ms: how long the server keeps a row now, milliseconds.
     """
-    return any(  # one that is longer by now counts once a batch has looked
-        at.get("seen", 0) < now_ms - _after_ms(at, retention_ms=retention_ms)
-        or at.get("keeps", retention_ms) < retention_ms
-        for at in candidates.values()
+    before_ms = now_ms - _after_ms(retention_ms)
+    # One that is longer by now counts once a batch has looked.
+    return any(
+        at.get("seen", 0) < before_ms or at.get("keeps", retention_ms) < retention_ms for at in candidates.values()
     )
 
 
@@ -24,14 +23,13 @@ def is_renewed(begin: Position, end: Position, *, retention_ms: int) -> bool:
     """Whether what an attempt has come to is worth a batch though it has no rows."""
     return any(
         # Not the same threshold as that which triggers the batch: the clocks of two hosts need not agree.
-        at.get("seen", 0) - begin.get(channel, NEW).get("seen", 0)
-        >= _after_ms(begin.get(channel, NEW), retention_ms=retention_ms) // 2
+        at.get("seen", 0) - begin.get(channel, NEW).get("seen", 0) >= _after_ms(retention_ms) // 2
         or at.get("keeps", 0) > begin.get(channel, NEW).get("keeps", at.get("keeps", 0))
         for channel, at in end.items()
     )
 
 
-def _after_ms(at: At, *, retention_ms: int) -> int:
+def _after_ms(retention_ms: int) -> int:
     """The time after which an idle channel gets a batch without rows: half of the server's retention. Later, when the
     last row that was read is gone too, or none was read yet, that batch proves that no row has come and gone since."""
-    return kept_ms(at, retention_ms=retention_ms) // 2
+    return retention_ms // 2
