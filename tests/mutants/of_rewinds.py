@@ -346,8 +346,8 @@ MUTATIONS = [
         name="a table that is named no more and is away keeps batches from being rewound that it never had",
         why="dropped long ago, it never comes back, and no rewind goes on",
         file="upkeep/commands/site.py",
-        old="if not (self._never_had(table, batch.key) or self.is_gone(table)):",
-        new="if not self.is_gone(table):",
+        old="self._never_had(table, batch.key) or self.is_gone(table)",
+        new="self.is_gone(table)",
         tests=(SEVERAL_SINKS, NAMED),
     ),
     Mutation(

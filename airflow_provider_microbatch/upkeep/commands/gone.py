@@ -13,36 +13,40 @@ from airflow_provider_microbatch.execution.came_back import is_left
 from airflow_provider_microbatch.sinks import OpenSink
 
 
-def is_gone(table: OpenSink, *, now: OpenSink | None, others: Sequence[OpenSink] = (), tables: KnownTables) -> bool:
+def is_gone(table: OpenSink, *, now: OpenSink | None, others: Sequence[OpenSink], tables: KnownTables) -> bool:
     """Whether what the table was was dropped from one that is there, or cannot be asked by its name of before, and goes
     by another name (a table that was renamed, a connection that was): that one tells what this one had.
 
     :param now: the pipeline's sink of now; None if nobody knows it.
-    :param others: other tables on record, which the pipeline may have written to since, and writes to no more.
+    :param others: the tables on record that have other addresses.
     :param tables: the checkpoint's knowledge of its tables.
     :raises SinkError: if it cannot tell.
     """
     # By its address, and not by its definition: of one that is named as it is now and is away, nobody else tells.
     if now is None or any(one.location() == table.location() for one in now.tables):
         return table.is_gone()
+    same = [one for one in others if _is_table_of(one, table, tables)]
     try:
         if table.is_gone():
             return True
-        if any(one.is_table_of(table.definition, tables) for one in [*now.tables, *others]):
+        if same:
             table.lanes(tables)  # of a copy that can be asked, readers may still find what it has
         return False
     except SinkError:
-        return any(one.is_table_of(table.definition, tables) for one in now.tables) or any(
-            _tells_of(one, table, tables) for one in others
-        )
+        return any(_can_be_asked(one, tables) for one in same)
 
 
-def _tells_of(other: OpenSink, table: OpenSink, tables: KnownTables) -> bool:
-    """Whether it is that table, and can be asked: of two names that nobody can ask, none stands for the other."""
+def _is_table_of(other: OpenSink, table: OpenSink, tables: KnownTables) -> bool:
+    with suppress(SinkError):  # its server may be off, which tells nothing of this table
+        return other.is_table_of(table.definition, tables)
+    return False
+
+
+def _can_be_asked(table: OpenSink, tables: KnownTables) -> bool:
+    """Of two names of one table that nobody can ask, none stands for the other."""
     with suppress(SinkError):
-        if other.is_table_of(table.definition, tables):
-            other.lanes(tables)
-            return True
+        table.lanes(tables)
+        return True
     return False
 
 

@@ -32,7 +32,7 @@ def saying_what_to_do(checkpoint: Checkpoint, *, lane: str) -> Iterator[None]:
         ) from error
 
 
-def told_of(recorded: Recorded) -> Iterator[str]:
+def told_of_tables(recorded: Recorded) -> Iterator[str]:
     """What there is to say of them, in words.
 
     :raises MaintenanceError: if no sink is on record.

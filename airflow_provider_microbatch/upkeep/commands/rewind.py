@@ -22,8 +22,7 @@ from airflow_provider_microbatch.upkeep.commands.for_good import InForce
 from airflow_provider_microbatch.upkeep.commands.given_up import check_given_up
 from airflow_provider_microbatch.upkeep.commands.letters_out import check_letters, made_anew
 from airflow_provider_microbatch.upkeep.commands.lost_rows import check_goes_on, lost_of
-from airflow_provider_microbatch.upkeep.commands.not_asked import saying_what_to_do
-from airflow_provider_microbatch.upkeep.commands.not_asked import told_of as told_of_tables
+from airflow_provider_microbatch.upkeep.commands.not_asked import saying_what_to_do, told_of_tables
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.reach import no_further_than
 from airflow_provider_microbatch.upkeep.commands.rename_source import check_not_half_renamed
