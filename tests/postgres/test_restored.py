@@ -181,6 +181,23 @@ def test_a_table_whose_connection_was_renamed_is_asked_by_the_new_one_alone(
     assert check_table(world.checkpoint, everything=True).findings, "of two ids that nobody can ask, none is gone"
 
 
+def test_the_pipelines_own_connection_is_missed_though_the_one_of_before_leads_there_too(
+    tmp_path: Path, servers: Servers
+) -> None:
+    world = World(tmp_path, sink=servers.sink("old"))
+    world.land(0)
+    world.run(0, coded())
+    servers.rename("old", to="new")
+    servers.known.append("old")
+    world.options["sink"] = servers.sink("new")
+    world.land(1)
+    world.run(1, coded())
+    assert not check_table(world.checkpoint, everything=True).findings
+    servers.known.remove("new")
+    told = [finding.message for finding in check_table(world.checkpoint, everything=True).findings]
+    assert any("connection 'new' does not exist" in one for one in told)
+
+
 def test_a_connection_that_a_table_of_before_had_and_is_gone_keeps_nothing_else_from_being_done(
     tmp_path: Path, servers: Servers
 ) -> None:
