@@ -223,11 +223,32 @@ def test_of_a_batch_that_was_read_exactly_it_is_known_that_its_first_records_are
     assert source.read(begins, end).arguments["ends"] is not None, (
         "where its tasks tell the first record that they read"
     )
-    assert source.lost_anew(begins, end, told={"firsts": {}}) is None
+    assert source.lost_anew(begins, end, told=[{"firsts": {}}]) is None
     world.stream.arrange("trim", A, 1)
-    assert source.lost_anew(begins, end, told=told) is None, "all that it read is there"
+    assert source.lost_anew(begins, end, told=[told]) is None, "all that it read is there"
     world.stream.arrange("trim", A, 2)
-    assert A in str(source.lost_anew(begins, end, told={"firsts": {}})), "an older version has told no first records"
+    assert A in str(source.lost_anew(begins, end, told=[{"firsts": {}}])), "an older version has told no first records"
+
+
+@pytest.mark.parametrize("lacks", ["first records", "progress"])
+def test_what_a_replay_by_an_older_version_did_not_tell_the_commit_tells(tmp_path: Path, lacks: str) -> None:
+    """The batch begins at no record, so there is none before it that could tell."""
+    world = Pipeline(tmp_path)
+    world.stream.send(["[1]", "[2]", "[3]"])
+    world.run(0)
+    world.run(0, clear_number=1)
+    (path,) = (tmp_path / "checkpoint" / "replays").rglob("*.end")
+    head, _, body = path.read_text().partition("\n")
+    values = json.loads(body)
+    if lacks == "progress":
+        del values["progress"]
+    else:
+        values["progress"]["read"]["orders"]["firsts"] = {}
+    path.write_text(f"{head}\n{json.dumps(values)}")
+    world.stream.arrange("trim", A, 2)
+    with pytest.raises(MaintenanceError, match=rf"gone since they were read: rows of {A}.*--allow-skip"):
+        applied(world, rewind(-1))
+    assert world.table() == {0: [1, 2, 3]}
 
 
 def test_a_position_that_was_set_by_hand_has_no_records_to_lose(tmp_path: Path) -> None:

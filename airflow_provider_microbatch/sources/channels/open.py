@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -356,10 +356,10 @@ class OpenChannels(OpenSource):
     ) -> str | None:
         """Describe rows that are gone since they were read, and that ``on_data_loss="record_gap"`` would go on
         without."""
-        return None if self._source.on_data_loss == FAIL else self.lost_anew(start, end, told=told)
+        return None if self._source.on_data_loss == FAIL else self.lost_anew(start, end, told=[told] if told else [])
 
     def lost_anew(
-        self, start: Offset | None, end: Offset | None, *, told: Mapping[str, Any] | None = None
+        self, start: Offset | None, end: Offset | None, *, told: Sequence[Mapping[str, Any]] = ()
     ) -> str | None:
         """Describe rows that are gone since they were read, whatever the source is set to: a plan made anew begins at
         the first row that is there."""

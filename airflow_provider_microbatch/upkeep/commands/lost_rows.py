@@ -16,8 +16,7 @@ from airflow_provider_microbatch.sources.ways_on import TellsLost
 def lost_of(
     checkpoint: Checkpoint, key: BatchKey, name: str, source: OpenSource, start: Offset | None, end: Offset | None
 ) -> str | None:
-    """Describe it, with names; None if nothing is lost. The attempt whose output is in the table, that of the newest
-    replay if there was one, has told what it read.
+    """Describe it, with names; None if nothing is lost. The attempts that were published have told what they read.
 
     :param name: of the source.
     :param start: where the batch began in the source.
@@ -28,5 +27,5 @@ def lost_of(
     commit = None
     with suppress(CheckpointError):  # of a torn entry nobody knows what the reader told
         commit = checkpoint.lane(key.lane).commit_log.get(key.id)
-    told = None if commit is None else told_of(checkpoint, key, commit, name)
+    told = [] if commit is None else told_of(checkpoint, key, commit, name)
     return source.lost_anew(start, end, told=told)
