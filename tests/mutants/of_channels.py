@@ -354,6 +354,22 @@ MUTATIONS = [
         tests=(RETENTION,),
     ),
     Mutation(
+        name="an exact read has to be read whole",
+        why="a replay by a transform that leaves rows unread fails, as if nobody knew where the batch ends",
+        file="runtime/channels.py",
+        old='    if folder is None or arguments["on_data_loss"] == FAIL:\n',
+        new="    if folder is None:\n",
+        tests=("tests/runtime/test_channels.py",),
+    ),
+    Mutation(
+        name="what nobody has read of a channel is not missing, with gaps too",
+        why="a replay without rows that are gone says that it has all",
+        file="runtime/channels.py",
+        old='    if folder is None or arguments["on_data_loss"] == FAIL:\n',
+        new="    if True:\n",
+        tests=("tests/runtime/test_channels.py",),
+    ),
+    Mutation(
         name="an exact read tells no first rows",
         why="a rewind of such a batch drops rows that retention has taken, and nobody knows",
         file="sources/channels/open.py",
