@@ -370,6 +370,14 @@ MUTATIONS = [
         tests=("tests/runtime/test_channels.py",),
     ),
     Mutation(
+        name="a look at a planned batch writes where its executors come to",
+        why="each leaves a folder behind, for a month",
+        file="sources/channels/ends_folder.py",
+        old="        if self._is_draft:\n",
+        new="        if False:\n",
+        tests=("tests/sources/test_kinesis_definition.py",),
+    ),
+    Mutation(
         name="an exact read tells no first rows",
         why="a rewind of such a batch drops rows that retention has taken, and nobody knows",
         file="sources/channels/open.py",
