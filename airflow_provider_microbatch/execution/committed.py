@@ -38,12 +38,17 @@ def committed(checkpoint: Checkpoint, source: str, lane: str) -> Iterator[Commit
             begins, end = starts_of(logs, number, entry).get(source), entry.ends[source]
             is_read = not commit.set_aside or checkpoint.replays.is_answered(BatchKey(lane, number))
             if begins != end:
-                tells = partial(told_of, checkpoint, BatchKey(lane, number), commit, source)
+                tells = partial(_newest_told, checkpoint, BatchKey(lane, number), commit, source)
                 yield CommittedRange(start=begins, end=end, is_read=is_read, told=tells)
 
 
-def told_of(checkpoint: Checkpoint, key: BatchKey, commit: CommitEntry, source: str) -> Mapping[str, Any]:
-    """What the reader told of the attempt whose output is in the sink: that of the newest replay, if there was one."""
+def told_of(checkpoint: Checkpoint, key: BatchKey, commit: CommitEntry, source: str) -> list[Mapping[str, Any]]:
+    """What the reader told of the attempt that was committed, and, if there was a replay, then of that of the newest
+    one, whose output is in the sink. Both have read one range; a version of before may have told less of it."""
     answer = checkpoint.replays.newest_answer(key)
-    progress = commit.progress if answer is None else answer.get("progress", {})
-    return told(checkpoint, progress).get(source, {})
+    published = [commit.progress] if answer is None else [commit.progress, answer.get("progress", {})]
+    return [told(checkpoint, progress).get(source, {}) for progress in published]
+
+
+def _newest_told(checkpoint: Checkpoint, key: BatchKey, commit: CommitEntry, source: str) -> Mapping[str, Any]:
+    return told_of(checkpoint, key, commit, source)[-1]

@@ -272,12 +272,15 @@ def told(arguments: Mapping[str, Any], *, ends: Mapping[str, At]) -> dict[str, A
 
 
 def _ended(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    folder = arguments["ends"]
-    if folder is None:
-        # Each task that read a channel has counted its rows, and failed if the count was not as planned.
+    folder, ends = arguments["ends"], dict[str, At]()
+    if folder is None or arguments["on_data_loss"] == FAIL:
+        # A task that reads a channel up to a planned end counts its rows, and fails if the count is not as planned: so
+        # the end is known though the transform leaves rows unread. With record_gap the task tells what is missing.
         pieces = (piece for group in arguments["groups"] for piece in group)
-        return told(arguments, ends={piece["channel"]: piece["end"] for piece in pieces})
-    found = told(arguments, ends=channel_ends.all_of(folder))
+        ends = {piece["channel"]: piece["end"] for piece in pieces if "end" in piece}
+    if folder is None:
+        return told(arguments, ends=ends)
+    found = told(arguments, ends={**ends, **channel_ends.all_of(folder)})
     channel_ends.remove(folder)
     return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
@@ -43,12 +43,13 @@ class TellsLost(Protocol):
     of none. An ``OpenSource`` need not."""
 
     def lost_anew(
-        self, start: Offset | None, end: Offset | None, *, told: Mapping[str, Any] | None = None
+        self, start: Offset | None, end: Offset | None, *, told: Sequence[Mapping[str, Any]] = ()
     ) -> str | None:
         """Describe, with names, the data of the range that a batch has read and that a plan made anew would go on
         without; None if none is gone.
 
-        :param told: the reader's result of that batch, if it is on record.
+        :param told: the reader's results of that batch, as far as they are on record, the newest last. One of a version
+            of before may tell less than another.
         :raises SourceError: if the source cannot be asked.
         """
 

@@ -59,8 +59,8 @@ MUTATIONS = [
         name="a batch has read what its first attempt has read",
         why="what a clear has read is named as read by no batch",
         file="execution/committed.py",
-        old='    progress = commit.progress if answer is None else answer.get("progress", {})\n',
-        new="    progress = commit.progress\n",
+        old="    return told_of(checkpoint, key, commit, source)[-1]\n",
+        new="    return told_of(checkpoint, key, commit, source)[0]\n",
         tests=("tests/execution/test_gone_files.py",),
     ),
     Mutation(

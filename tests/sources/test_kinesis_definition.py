@@ -20,6 +20,7 @@ from airflow_provider_microbatch.sources import SourceContext
 from airflow_provider_microbatch.sources.kinesis import KinesisSource
 from airflow_provider_microbatch.sources.kinesis.access import Access
 from airflow_provider_microbatch.stores.location import open_store
+from airflow_provider_microbatch.upkeep.commands.draft import Draft
 from tests.sources.channel_world import Tunnel, TunnelSource
 from tests.support import sql
 
@@ -102,6 +103,17 @@ def test_a_checkpoint_that_executors_cannot_write_to_asks_for_a_folder_that_they
     shared = TunnelSource(ends_dir="/shared/ends").open(context)
     shared.check()
     assert shared.read_late(None).arguments["ends"].startswith("/shared/ends/ends/")
+
+
+def test_a_look_through_a_draft_of_the_checkpoint_leaves_nothing_in_the_folder_of_ends(tmp_path: Path) -> None:
+    """``microbatch peek`` reads what is planned, and nobody removes what its executors would write there."""
+    Tunnel()
+    store = Draft(open_store(str(tmp_path)))
+    context = SourceContext(name="orders", log=store.scoped("log"), state=store.scoped("state"), clock_ms=lambda: 0)
+    looked = TunnelSource(ends_dir=str(tmp_path / "shared")).open(context)
+    looked.check()
+    end = json.dumps({"0": {"rows": 1, "after": "0"}})
+    assert looked.read(json.dumps({}), end).arguments["ends"] is None
 
 
 def test_the_documented_dag_is_one() -> None:

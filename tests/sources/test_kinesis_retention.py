@@ -5,20 +5,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from airflow_provider_microbatch import connections
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.exceptions import MaintenanceError, SourceError
 from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.runtime.channels import ChannelError
+from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sources.kinesis import KinesisSource, stream
 from airflow_provider_microbatch.sources.ways_on import TellsLost
+from airflow_provider_microbatch.upkeep.commands.letters_out import _can_be_read
 from airflow_provider_microbatch.upkeep.commands.set_offset import plan_set_offset
+from airflow_provider_microbatch.upkeep.commands.site import Recorded
 from tests.execution import world as execution
-from tests.execution.maintaining import applied, rewind
+from tests.execution.maintaining import applied, planned, rewind
+from tests.execution.test_restore_over_a_rewind import lake
 from tests.sources.test_kinesis import DAY_MS, World
 from tests.support import kinesis
 
@@ -223,11 +229,77 @@ def test_of_a_batch_that_was_read_exactly_it_is_known_that_its_first_records_are
     assert source.read(begins, end).arguments["ends"] is not None, (
         "where its tasks tell the first record that they read"
     )
-    assert source.lost_anew(begins, end, told={"firsts": {}}) is None
+    assert source.lost_anew(begins, end, told=[{"firsts": {}}]) is None
     world.stream.arrange("trim", A, 1)
-    assert source.lost_anew(begins, end, told=told) is None, "all that it read is there"
+    assert source.lost_anew(begins, end, told=[told]) is None, "all that it read is there"
     world.stream.arrange("trim", A, 2)
-    assert A in str(source.lost_anew(begins, end, told={"firsts": {}})), "an older version has told no first records"
+    assert A in str(source.lost_anew(begins, end, told=[{"firsts": {}}])), "an older version has told no first records"
+
+
+@pytest.mark.parametrize("lacks", ["first records", "progress"])
+def test_what_a_replay_by_an_older_version_did_not_tell_the_commit_tells(tmp_path: Path, lacks: str) -> None:
+    """The batch begins at no record, so there is none before it that could tell."""
+    world = Pipeline(tmp_path)
+    world.stream.send(["[1]", "[2]", "[3]"])
+    world.run(0)
+    world.run(0, clear_number=1)
+    (path,) = (tmp_path / "checkpoint" / "replays").rglob("*.end")
+    head, _, body = path.read_text().partition("\n")
+    values = json.loads(body)
+    if lacks == "progress":
+        del values["progress"]
+    else:
+        values["progress"]["read"]["orders"]["firsts"] = {}
+    path.write_text(f"{head}\n{json.dumps(values)}")
+    world.stream.arrange("trim", A, 2)
+    with pytest.raises(MaintenanceError, match=rf"gone since they were read: rows of {A}.*--allow-skip"):
+        applied(world, rewind(-1))
+    assert world.table() == {0: [1, 2, 3]}
+
+
+def two_batches(world: Pipeline) -> None:
+    for number, ids in enumerate([[1, 2], [3, 4, 5]]):
+        world.stream.send([f"[{id}]" for id in ids])
+        world.run(number)
+
+
+def test_a_replay_of_a_batch_that_is_whole_does_not_say_that_rows_are_gone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = Pipeline(tmp_path, on_data_loss="record_gap")
+    two_batches(world)
+    world.stream.arrange("trim", A, 2)  # those of the batch before
+    world.run(1, clear_number=1)
+    assert world.table() == {0: [1, 2], 1: [3, 4, 5]}
+    assert "gone since they were read" not in caplog.text
+
+
+@pytest.mark.parametrize("on_data_loss", ["fail", "record_gap"])
+@pytest.mark.parametrize(("gone", "is_whole"), [(2, True), (3, False)])
+def test_a_clear_that_makes_letters_anew_is_told_where_it_finds_every_record(
+    tmp_path: Path, gone: int, is_whole: bool, on_data_loss: str
+) -> None:
+    world = Pipeline(tmp_path, on_data_loss=on_data_loss)
+    two_batches(world)
+    world.stream.arrange("trim", A, gone)
+    assert _can_be_read(world.checkpoint, Recorded(world.checkpoint), BatchKey(LIVE, 1)) is is_whole
+    with nullcontext() if is_whole else pytest.raises((ChannelError, SourceError)):
+        world.run(1, clear_number=1)
+
+
+@pytest.mark.parametrize("on_data_loss", ["fail", "record_gap"])
+def test_rows_that_came_back_are_the_only_copy_where_a_first_record_is_gone(tmp_path: Path, on_data_loss: str) -> None:
+    world = Pipeline(tmp_path, on_data_loss=on_data_loss)
+    world.options["sink"] = DeltaSink(str(world.lake))
+    two_batches(world)
+    before = lake(world).version()
+    applied(world, rewind(0))
+    lake(world).restore(before)
+    world.stream.arrange("trim", A, 2)
+    assert planned(world, rewind(0)).steps, "all that batch 1 had read is there"
+    world.stream.arrange("trim", A, 1)
+    with pytest.raises(MaintenanceError, match=rf"batch live/1, may be the only copy .*gone since .* rows of {A}"):
+        planned(world, rewind(0))
 
 
 def test_a_position_that_was_set_by_hand_has_no_records_to_lose(tmp_path: Path) -> None:

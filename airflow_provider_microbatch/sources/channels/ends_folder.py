@@ -26,11 +26,13 @@ class EndsFolder:
 
     :param base: a folder that the user names; it may be a link.
     :param below: the names that lead from there to the folder.
+    :param is_draft: whether a command looks through a draft of the checkpoint, and leaves nothing behind.
     """
 
-    def __init__(self, base: str, below: Sequence[str]) -> None:
+    def __init__(self, base: str, below: Sequence[str], *, is_draft: bool = False) -> None:
         self._base = base
         self._below = below
+        self._is_draft = is_draft
 
     @classmethod
     def of(cls, context: SourceContext, *, ends_dir: str | None) -> EndsFolder | None:
@@ -40,7 +42,7 @@ class EndsFolder:
         :param ends_dir: a folder that the user names for it.
         """
         if ends_dir is not None:
-            return cls(ends_dir, (_ENDS,))
+            return cls(ends_dir, (_ENDS,), is_draft=context.state.is_draft)
         if context.state.for_spark is None:
             return None
         state = Path(context.state.for_spark.removeprefix("file://"))
@@ -48,11 +50,14 @@ class EndsFolder:
         base = top if state.is_relative_to(top) else state
         return cls(str(base), (*state.relative_to(base).parts, _ENDS))
 
-    def of_attempt(self) -> str:
-        """A folder of the attempt's own, which does not exist yet. Each job of an attempt gets another folder.
+    def of_attempt(self) -> str | None:
+        """A folder of the attempt's own, which does not exist yet. Each job of an attempt gets another folder. None for
+        who only looks, as ``microbatch peek`` does.
 
         :raises SourceError: if there is a link on the way.
         """
+        if self._is_draft:
+            return None
         with suppress(FileNotFoundError), self._held():
             pass
         return str(Path(self._base, *self._below, str(uuid.uuid4())))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_microbatch.runtime.channels import may_lack
@@ -19,15 +19,21 @@ def gone_up_to(places: Position, listed: Mapping[str, Channel], server: Server) 
             yield channel, why
 
 
-def first_to_go(start: Position, end: Position, told: Mapping[str, Any] | None) -> Position:
-    """The row of each channel that tells whether a range is whole: its first one, as the reader told; where none told,
-    the one before it, which goes just before; or, where a batch began at no row, its last one, which goes when all are
-    gone. Of a position that was set by hand there is none."""
+def first_to_go(start: Position, end: Position, told: Sequence[Mapping[str, Any]], *, or_before: bool) -> Position:
+    """The row of each channel that tells whether a range is whole: its first one, as the reader told; or, where none
+    told, its last one, which goes when all are gone. Of a position that was set by hand there is none.
+
+    :param told: results of reads of the range; the later one counts of a channel that two tell of.
+    :param or_before: where none told, and there is one, take the row before the range, which goes just before: a range
+        may count as gone that is whole, and none counts as whole of which a part is gone.
+    """
     read = [channel for channel, count in rows_between(start, end).items() if count > 0 and "after" in end[channel]]
-    firsts = (told or {}).get("firsts")
-    afters = {channel: start.get(channel, NEW).get("after", end[channel]["after"]) for channel in read}
-    if isinstance(firsts, Mapping):
-        afters |= {channel: at for channel, at in firsts.items() if channel in afters and isinstance(at, str)}
+    before = start if or_before else {}
+    afters = {channel: before.get(channel, NEW).get("after", end[channel]["after"]) for channel in read}
+    for one in told:
+        firsts = one.get("firsts")
+        if isinstance(firsts, Mapping):
+            afters |= {channel: at for channel, at in firsts.items() if channel in afters and isinstance(at, str)}
     return {channel: {"after": after} for channel, after in afters.items()}
 
 

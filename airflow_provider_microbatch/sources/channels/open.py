@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -341,14 +341,17 @@ class OpenChannels(OpenSource):
     ) -> str | None:
         """Describe rows that are gone since they were read, and that ``on_data_loss="record_gap"`` would go on
         without."""
-        return None if self._source.on_data_loss == FAIL else self.lost_anew(start, end, told=told)
+        return None if self._source.on_data_loss == FAIL else self._lost(start, end, told or {}, or_before=False)
 
     def lost_anew(
-        self, start: Offset | None, end: Offset | None, *, told: Mapping[str, Any] | None = None
+        self, start: Offset | None, end: Offset | None, *, told: Sequence[Mapping[str, Any]] = ()
     ) -> str | None:
         """Describe rows that are gone since they were read, whatever the source is set to: a plan made anew begins at
         the first row that is there."""
-        places = first_to_go(self._start(start) or {}, self._start(end) or {}, told)
+        return self._lost(start, end, *told, or_before=True)
+
+    def _lost(self, start: Offset | None, end: Offset | None, *told: Mapping[str, Any], or_before: bool) -> str | None:
+        places = first_to_go(self._start(start) or {}, self._start(end) or {}, told, or_before=or_before)
         self._check_places(places)
         gone = self._named(lambda: dict(gone_up_to(places, self._listed(), self._server)))
         return f"gone since they were read: rows of {', '.join(gone)}" if gone else None

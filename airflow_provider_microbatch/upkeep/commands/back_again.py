@@ -14,6 +14,7 @@ from airflow_provider_microbatch.exceptions import CorruptEntryError, Maintenanc
 from airflow_provider_microbatch.execution.came_back import all_back, goes_back_to, is_left, keeps, taken_by, told_of
 from airflow_provider_microbatch.sinks import OpenSink
 from airflow_provider_microbatch.upkeep.commands.letters_out import made_anew
+from airflow_provider_microbatch.upkeep.commands.lost_rows import lost_of_put_away
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting
 from airflow_provider_microbatch.upkeep.commands.site import Recorded, tables_of
 from airflow_provider_microbatch.upkeep.commands.steps import DropOutput
@@ -121,9 +122,10 @@ def _why_not_again(drafting: Drafting, recorded: Recorded, one: BackAgain, *, la
     key, kept = BatchKey(lane, one.id), checkpoint.lane(lane).offset_log.get(to) if to >= 0 else None
     goes_on = {} if kept is None else kept.ends
     entries = _entries(checkpoint, one, key)
-    if not entries or None in entries:
+    known = [(entry, commit) for entry, commit in entries if entry is not None]
+    if not entries or len(known) < len(entries):
         yield "what they had read is on no record."
-    for entry in filter(None, entries):
+    for entry, commit in known:
         for name, end in entry.ends.items():
             # An entry that Spark wrote has no starts: nothing before where the lane goes on is read again.
             start = entry.starts.get(name) if entry.starts else goes_on.get(name)
@@ -141,24 +143,29 @@ def _why_not_again(drafting: Drafting, recorded: Recorded, one: BackAgain, *, la
             for way in anew or ():
                 drafting.note(f"what batch {key} had read does not come back by itself: {reason} Then {way}")
             with suppress(SourceChangedError):  # as it was planned it is refused, and it is planned anew
-                gone = source.left_out(start, end)
+                gone = (
+                    source.left_out(start, end)
+                    if reason
+                    else lost_of_put_away(checkpoint, commit, name, source, start, end)
+                )
                 if gone is not None:
                     yield f"{gone}."
 
 
-def _entries(checkpoint: Checkpoint, one: BackAgain, key: BatchKey) -> list[OffsetEntry | None]:
-    """The plans that the rows may be of, as commands have put them away, with None for one that is on no record; empty
-    if nobody can tell."""
+def _entries(checkpoint: Checkpoint, one: BackAgain, key: BatchKey) -> list[tuple[OffsetEntry | None, str | None]]:
+    """The plans that the rows may be of, as commands have put them away, with None for one that is on no record; each
+    with the place of its commit entry, if one was put away with it. Empty if nobody can tell."""
     taken = checkpoint.maintenance.taken_out().get(key.lane, [])
     by = [taken[at] for at in taken_by(taken, key.id, one.digests)]
     known = {digest for command in by for id, digest in command.digests if id == key.id}
     # A command without the plan has taken out a batch of after a backup. One that only took rows of before out again
     # has no digest of them either, and comes after another.
-    paths = [command.plans.get(key.id) for at, command in enumerate(by) if at == 0 or key.id in dict(command.digests)]
+    by = [command for at, command in enumerate(by) if at == 0 or key.id in dict(command.digests)]
+    paths = [(command.plans.get(key.id), command.commits.get(key.id)) for command in by]
     if not known.issuperset(one.digests):
         return []
     try:
-        return [None if path is None else checkpoint.put_away(key, path) for path in paths]
+        return [(None if path is None else checkpoint.put_away(key, path), commit) for path, commit in paths]
     except CorruptEntryError:
         return []
 

@@ -14,6 +14,7 @@ from airflow_provider_microbatch.execution.letters_taken import taken
 from airflow_provider_microbatch.execution.planned import load_batch
 from airflow_provider_microbatch.sinks import OpenSink
 from airflow_provider_microbatch.sources import OpenSource
+from airflow_provider_microbatch.upkeep.commands.lost_rows import lost_of
 from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded
 
 
@@ -95,7 +96,7 @@ def _can_be_read(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey) -> b
             return False
         is_unknown = name in planned.entry.unresolved
         reason = source.why_not_from(start) if is_unknown else source.why_not_again(start, end)
-        if reason is not None or (not is_unknown and source.left_out(start, end) is not None):
+        if reason is not None or (not is_unknown and lost_of(checkpoint, key, name, source, start, end) is not None):
             return False
     return True
 
