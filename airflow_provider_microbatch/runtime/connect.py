@@ -9,8 +9,12 @@ from typing import Any
 CLOSED = "SESSION_CLOSED"
 """The server's answer to any use of a closed session. A server never opens an id again that it has closed."""
 
-RELEASED = "INVALID_CURSOR.POSITION_NOT_AVAILABLE"
-"""The server's answer to who asks for an operation's answers that its client has released."""
+_CURSOR = "INVALID_CURSOR"
+"""In the server's answer to who cannot follow an operation's answers: its client has released those that it had read,
+or has taken their stream. The operation may still run."""
+
+_DETAILS = "grpc-status-details-bin"
+"""Has an error that the server tells, and none of the connection."""
 
 _SECONDS = 30.0
 _PAUSE = 0.05
@@ -113,21 +117,20 @@ class RemoteSession:
     def _is_over(self, operation: str, *, seconds: float) -> bool:
         """Follow an interrupted operation's answers to their end.
 
-        :return: False if there are none to follow, because the operation's client has released those that it had read:
-            until the operation ends, the server says nothing else of it. Whoever takes that for the end closes the
-            session below an operation that still runs, which the server refuses.
+        :return: False if that end was not seen: until the operation ends, the server says nothing of it to who asks for
+            answers that its client has released, or whose stream its client takes back; and a stream may break, or be
+            ended for its length. Whoever takes that for the end closes the session below an operation that still runs,
+            which the server refuses.
         """
         import grpc  # type: ignore[import-untyped,unused-ignore]
 
         again = self._proto.ReattachExecuteRequest(operation_id=operation, **self._who)
         try:
-            for _answer in self._stub.ReattachExecute(again, metadata=self._metadata, timeout=seconds):
-                pass
+            answers = self._stub.ReattachExecute(again, metadata=self._metadata, timeout=seconds)
+            return any(answer.HasField("result_complete") for answer in answers)
         except grpc.RpcError as error:
-            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                raise
-            return RELEASED not in str(error)
-        return True
+            is_told = any(key == _DETAILS for key, _ in error.trailing_metadata() or ())
+            return is_told and _CURSOR not in str(error)
 
     def _is_closed(self, call: Any, request: Any) -> bool:
         import grpc  # type: ignore[import-untyped,unused-ignore]

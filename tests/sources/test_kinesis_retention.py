@@ -13,7 +13,7 @@ import pytest
 from airflow_provider_microbatch import connections
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.clock import now_ms
-from airflow_provider_microbatch.exceptions import MaintenanceError, SourceError
+from airflow_provider_microbatch.exceptions import MaintenanceError
 from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.runtime.channels import ChannelError
 from airflow_provider_microbatch.sinks.delta import DeltaSink
@@ -100,20 +100,46 @@ def test_that_the_last_record_is_gone_before_its_time_stops_the_read_or_is_told(
     assert world.told["gaps"] == [A]
 
 
+class Clock:
+    """In place of ``time``, for who waits here."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
 def test_an_answer_without_records_does_not_say_that_the_last_one_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Records are far apart in the shard: Kinesis answers with none, and that it is behind the tip."""
+    monkeypatch.setattr(stream, "time", Clock())
     world = World(tmp_path)
     first_record(world)
-    world.stream.set("sparse", True)
+    world.stream.set("sparse", 20)
     assert not world.open().gone_since(world.committed)
-    with monkeypatch.context() as patched:
-        patched.setattr(stream, "_LOOKS", 1)
-        with pytest.raises(SourceError, match=rf"does not tell whether record \d+ of shard {A}.* is there.*Try again"):
-            world.open().gone_since(world.committed)
+    world.stream.set("sparse", 10**6)
+    assert "may be gone: Kinesis does not tell" in str(world.open().why_not_anew(None, world.committed))
     world.stream.arrange("trim", A, 1)
     assert A in str(world.open().gone_since(world.committed))
+
+
+@pytest.mark.parametrize(("question", "answer"), [("gone_since", None), ("has_new", True)])
+def test_records_that_are_far_apart_are_found_at_the_rate_at_which_a_shard_can_be_read(
+    tmp_path: Path, question: str, answer: bool | None
+) -> None:
+    world = World(tmp_path)
+    first_record(world)
+    world.stream.send(["2"])
+    world.stream.set("sparse", 7)
+    world.stream.set("reads_a_second", 5)
+    before = world.stream.requests()["GetRecords"]
+    assert getattr(world.open(), question)(world.committed) is answer
+    assert world.stream.requests()["GetRecords"] == before + 8, "none is refused, and none is made twice"
 
 
 @pytest.mark.parametrize("raised_at", [6, 30])
@@ -212,6 +238,23 @@ def test_a_rewind_over_records_of_which_some_are_gone_is_refused_unless_it_may_s
     with pytest.raises(
         MaintenanceError, match=rf"batch live/1 read .*gone since they were read: rows of {A}.*--allow-skip"
     ):
+        applied(world, rewind(0))
+    assert world.table() == {0: [1, 2], 1: [3, 4, 5]}
+    applied(world, rewind(0, allow_skip=True))
+    assert world.table() == {0: [1, 2]}
+
+
+def test_a_rewind_over_records_of_which_kinesis_does_not_tell_is_refused_unless_it_may_skip_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever tries again is told no more."""
+    monkeypatch.setattr(stream, "time", Clock())
+    world = Pipeline(tmp_path, on_data_loss="record_gap")
+    for number, ids in enumerate([[1, 2], [3, 4, 5]]):
+        world.stream.send([f"[{id}]" for id in ids])
+        world.run(number)
+    world.stream.set("sparse", 10**6)
+    with pytest.raises(MaintenanceError, match=rf"batch live/1 .*rows of {A}.*--allow-skip"):
         applied(world, rewind(0))
     assert world.table() == {0: [1, 2], 1: [3, 4, 5]}
     applied(world, rewind(0, allow_skip=True))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -245,25 +244,3 @@ def test_state_goes_on_in_as_many_partitions_one_output_mode_and_a_stateful_pipe
     world.run(1, try_number=4)
 
     assert world.table() == {0: [{"id": 1, "count": 1}], 1: [{"id": 1, "count": 2}]}
-
-
-def test_files_have_the_rights_that_hadoop_gives_them_without_a_program_for_each(
-    tmp_path: Path, engine: SessionEngine
-) -> None:
-    """See ``tests/support/local_files.py``: a session that goes without its jar is twice as slow, and says nothing."""
-    with engine.own_session("files", {}) as spark:
-        context: Any = spark.sparkContext
-        hadoop = context._jvm.org.apache.hadoop
-        conf = context._jsc.hadoopConfiguration()
-        files = hadoop.fs.FileSystem.getLocal(conf)
-        assert files.getClass().getName() == "LocalFiles"
-        inner = hadoop.fs.FileContext.getFileContext(conf).getDefaultFileSystem()
-        assert inner.getClass().getName() == "LocalFiles$InContext"
-        made = hadoop.fs.Path(str(tmp_path / "made"))
-        files.create(made).close()
-        assert (tmp_path / "made").stat().st_mode & 0o777 == 0o644
-        files.setPermission(made, hadoop.fs.permission.FsPermission("1750"))
-        assert (tmp_path / "made").stat().st_mode & 0o7777 == 0o1750
-        (tmp_path / "link").symlink_to("made")
-        link = files.getFileLinkStatus(hadoop.fs.Path(str(tmp_path / "link")))
-        assert link.getSymlink().getName() == "made"

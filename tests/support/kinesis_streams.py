@@ -33,11 +33,15 @@ class Shard:
     closed_at: float = 0.0
     records: list[dict[str, Any]] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
+    reads: list[float] = field(default_factory=list)
 
 
 class Stream:
     """:param name: no space is in it.
     :param shards: how many there are at first.
+
+    :ivar sparse: how many answers without records an iterator has before each record.
+    :ivar reads_a_second: how often a shard's records can be asked for; 0: as often as one likes.
     """
 
     def __init__(self, name: str, shards: int) -> None:
@@ -46,12 +50,12 @@ class Stream:
         self.expired: set[str] = set()
         self.retention_hours = 24
         self.refusals = 0
-        self.sparse = False
+        self.sparse = 0
+        self.reads_a_second = 0
         self.iterators = 0
         self.made = time.time()
         self.requests: dict[str, int] = {}
         self._last = FIRST
-        self._empty = False
         edges = [HASHES * number // shards for number in range(shards + 1)]
         for begin, end in itertools.pairwise(edges):
             self._add((begin, end - 1))
@@ -186,24 +190,33 @@ class Stream:
             at = int(given["StartingSequenceNumber"]) + (kind == "AFTER_SEQUENCE_NUMBER")
             if not FIRST < at <= self._last + 1:
                 raise RefusedError("InvalidArgumentException", "no such sequence number")
-        return {"ShardIterator": f"{self.name} {self.iterators}/{shard.id}/{at}"}
+        return {"ShardIterator": f"{self.name} {self.iterators}/{shard.id}/{at}/{self.sparse}"}
 
     def _records(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        made, name, at = given["ShardIterator"].partition(" ")[2].split("/")
+        made, name, at, empty = given["ShardIterator"].partition(" ")[2].split("/")
         if int(made) != self.iterators:
             raise RefusedError("ExpiredIteratorException", "Iterator expired")
         shard = self._of(name)
+        self._limit(shard)
         begin = bisect.bisect_left(shard.numbers, int(at))
         found = shard.records[begin : begin + given.get("Limit", 10_000)]
-        self._empty = self.sparse and not self._empty
-        if self._empty and found:
-            found = []  # as a shard does whose records are far apart
+        empties = self.sparse
+        if int(empty) and found:
+            found, empties = [], int(empty) - 1  # as a shard does whose records are far apart
         after = int(found[-1]["SequenceNumber"]) + 1 if found else int(at)
         left = shard.records[begin + len(found) :]
         over = shard.closed and not left
         behind = max(1, round((time.time() - left[0]["ApproximateArrivalTimestamp"]) * 1000)) if left else 0
-        token = {} if over else {"NextShardIterator": f"{self.name} {self.iterators}/{name}/{after}"}
+        token = {} if over else {"NextShardIterator": f"{self.name} {self.iterators}/{name}/{after}/{empties}"}
         return {"Records": found, "MillisBehindLatest": behind, **token}
+
+    def _limit(self, shard: Shard) -> None:
+        if not self.reads_a_second:
+            return
+        shard.reads = [one for one in shard.reads if one > time.monotonic() - 1]
+        if len(shard.reads) >= self.reads_a_second:
+            raise RefusedError("ProvisionedThroughputExceededException", "Rate exceeded for shard")
+        shard.reads.append(time.monotonic())
 
     def _of(self, shard: str) -> Shard:
         if shard not in self.shards or shard in self.expired:

@@ -30,7 +30,8 @@ def behind(folder: Path) -> dict[str, str]:
 
 
 def main(folder: Path) -> None:
-    """Make it. By the module of Java's compiler: whoever has it need not have ``javac`` on PATH."""
+    """Make it, whole from the moment that it is there: a Spark may start meanwhile, or have an older one open. By the
+    module of Java's compiler: whoever has it need not have ``javac`` on PATH."""
     import pyspark
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -41,10 +42,12 @@ def main(folder: Path) -> None:
         named = "".join(
             f"<property><name>{name}</name><value>{value}</value></property>" for name, value in _PROPERTIES.items()
         )
-        with ZipFile(folder / JAR, "w") as jar:
+        unfinished = folder / f"{JAR}.unfinished"
+        with ZipFile(unfinished, "w") as jar:
             jar.writestr("core-site.xml", f"<configuration>{named}</configuration>")
             for path in sorted(Path(made).iterdir()):
                 jar.write(path, path.name)
+        unfinished.replace(folder / JAR)
 
 
 if __name__ == "__main__":

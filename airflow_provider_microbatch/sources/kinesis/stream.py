@@ -26,6 +26,7 @@ T = TypeVar("T")
 _HOUR_MS = 3_600_000
 _KEEPS_HOURS = 8_760  # no stream keeps a record longer
 _LOOKS = 10  # requests that find nothing and are not at the tip, before a batch shall look
+_PAUSE = 0.2  # seconds between requests for the records of one shard: Kinesis takes five a second, of all its readers
 
 
 class Stream:
@@ -73,31 +74,46 @@ class Stream:
 
     def look(self, channel: str, at: At) -> Look:
         """Takes one request, by an iterator that is kept from look to look; several for a shard with few records."""
-        return self._ask(lambda kinesis: self._look(kinesis, channel, at))
+        kept, place = self._held.iterators, (at.get("after"), at.get("begin"))
+        before, iterator = kept.pop(channel, (place, None))
+        iterator = iterator if before == place else None
+        for number in range(_LOOKS):
+            if number:
+                time.sleep(_PAUSE)
+            try:
+                if iterator is None:
+                    iterator = self._iterator(channel, at, inclusive=False)
+                answer = self._next(iterator)
+            except _ExpiredError:
+                iterator = None
+                continue
+            behind = answer.get("MillisBehindLatest", 0)
+            if answer["Records"] or answer.get("NextShardIterator") is None:
+                arrived = [one["ApproximateArrivalTimestamp"].timestamp() for one in answer["Records"]]
+                since = max(0, self._clock_ms() - round(arrived[0] * 1000)) if arrived else 0
+                return Look(is_new=True, behind_ms=max(behind, since))
+            iterator = answer["NextShardIterator"]
+            if behind == 0:
+                kept[channel] = (place, iterator)
+                return Look(is_new=False, behind_ms=0)
+        # Not at the tip, and nothing found yet: a batch will find out.
+        return Look(is_new=True, behind_ms=behind)
 
     def why_gone(self, channel: str, end: At) -> str | None:
         """Looks for the last record of a range, which goes last. An answer without records says nothing while it is
-        behind the tip.
-
-        :raises SourceError: if no answer tells.
-        """
+        behind the tip; who has had no other within ``timeout`` cannot tell, and a user decides."""
         if "after" not in end:
             return None
-
-        def first(kinesis: Any) -> Any:
-            iterator = iterator_of(kinesis, self._source.stream, channel, end, inclusive=True)
-            for _ in range(_LOOKS):
-                answer = kinesis.get_records(ShardIterator=iterator, Limit=1)
-                iterator = answer.get("NextShardIterator")
-                if answer["Records"] or iterator is None or not answer.get("MillisBehindLatest", 0):
-                    return answer["Records"]
-            raise SourceError(
-                f"{self._source.location()}: Kinesis does not tell whether record {end['after']} of shard {channel} is "
-                f"there: {_LOOKS} answers had no record, and more are to come. Try again."
-            )
-
+        timeout = self._source.timeout
+        deadline = time.monotonic() + timeout
         try:
-            found = self._ask(first)
+            answer = self._next(self._iterator(channel, end, inclusive=True))
+            while not answer["Records"] and answer.get("NextShardIterator") and answer.get("MillisBehindLatest", 0):
+                if time.monotonic() > deadline:
+                    return f"record {end['after']} may be gone: Kinesis does not tell within timeout={timeout:g}"
+                time.sleep(_PAUSE)
+                answer = self._next(answer["NextShardIterator"])
+            found = answer["Records"]
         except _RefusedError:
             found = []
         is_there = any(one["SequenceNumber"] == end["after"] for one in found)
@@ -163,33 +179,12 @@ class Stream:
                 return found
             asked = {"NextToken": answer["NextToken"]}
 
-    def _look(self, kinesis: Any, channel: str, at: At) -> Look:
-        from botocore.exceptions import ClientError
+    def _iterator(self, channel: str, at: At, *, inclusive: bool) -> str:
+        return self._ask(lambda kinesis: iterator_of(kinesis, self._source.stream, channel, at, inclusive=inclusive))
 
-        kept, place = self._held.iterators, (at.get("after"), at.get("begin"))
-        before, iterator = kept.pop(channel, (place, None))
-        iterator = iterator if before == place else None
-        for _ in range(_LOOKS):
-            try:
-                if iterator is None:
-                    iterator = iterator_of(kinesis, self._source.stream, channel, at, inclusive=False)
-                answer = kinesis.get_records(ShardIterator=iterator, Limit=1)
-            except ClientError as error:
-                if code_of(error) != "ExpiredIteratorException":
-                    raise
-                iterator = None
-                continue
-            behind = answer.get("MillisBehindLatest", 0)
-            if answer["Records"] or answer.get("NextShardIterator") is None:
-                arrived = [one["ApproximateArrivalTimestamp"].timestamp() for one in answer["Records"]]
-                since = max(0, self._clock_ms() - round(arrived[0] * 1000)) if arrived else 0
-                return Look(is_new=True, behind_ms=max(behind, since))
-            iterator = answer["NextShardIterator"]
-            if behind == 0:
-                kept[channel] = (place, iterator)
-                return Look(is_new=False, behind_ms=0)
-        # Not at the tip, and nothing found yet: a batch will find out.
-        return Look(is_new=True, behind_ms=behind)
+    def _next(self, iterator: str) -> Any:
+        """One request by itself: one that is refused is made again, and those before it are not."""
+        return self._ask(lambda kinesis: kinesis.get_records(ShardIterator=iterator, Limit=1))
 
     def _ask(self, question: Callable[[Any], T]) -> T:
         """:raises SourceError: if Kinesis does not answer as it should."""
@@ -201,7 +196,7 @@ class Stream:
             with held.lock:
                 return patiently(lambda: question(held.client), timeout=self._source.timeout)
         except ClientError as error:
-            kind = _RefusedError if code_of(error) == "InvalidArgumentException" else SourceError
+            kind = _ERRORS.get(code_of(error), SourceError)
             raise kind(f"{self._source.location()}: Kinesis refuses: {error}") from error
         except BotoCoreError as error:
             raise SourceError(f"{self._source.location()}: Kinesis did not answer as it should: {error}") from error
@@ -230,6 +225,13 @@ class _RefusedError(SourceError):
     """Kinesis does not know such a place."""
 
 
+class _ExpiredError(SourceError):
+    """The iterator is too old."""
+
+
+_ERRORS = {"InvalidArgumentException": _RefusedError, "ExpiredIteratorException": _ExpiredError}
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Listing:
     """:param asked: by the monotonic clock, seconds.
@@ -242,7 +244,7 @@ class _Listing:
 
 
 class _Held:
-    """A client, and the facts that it has learned about one stream. Only one thread at a time uses it."""
+    """A client, and the facts that it has learned about one stream. Only one thread at a time makes a request."""
 
     def __init__(self, kinesis: Any) -> None:
         self.client = kinesis
