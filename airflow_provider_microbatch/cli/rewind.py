@@ -25,9 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--allow-skip",
         action="store_true",
         help="a source's own log is damaged, files are gone that on_missing='skip' leaves out, neither table nor "
-        "source has a batch any more, or a table that was put back (RESTORE) alone has it, or a topic, or a class on "
-        "record, is gone for good: read again what is still "
-        "there, and lose what is not",
+        "source has a batch any more, the next run would stop where batch N ended, or a table that was put back "
+        "(RESTORE) alone has it, or a topic, or a class on record, is gone for good: read again what is still there, "
+        "and lose what is not",
     )
     add_dry_run(parser)
 

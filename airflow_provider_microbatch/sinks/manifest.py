@@ -51,6 +51,12 @@ class Manifest:
         return {str(name): known for name, known in found if isinstance(known, str)}
 
     @property
+    def tells_ranges(self) -> bool:
+        """Whether it was written by a version that tells :attr:`made_of`; a range without data has no name there."""
+        told = self.result.get("identity")
+        return isinstance(told, Mapping) and isinstance(told.get(RANGES), Mapping)
+
+    @property
     def forgotten(self) -> tuple[str, ...]:
         """Marks of the erasure entries whose rows the output has left out."""
         told = self.result.get("identity")

@@ -54,6 +54,15 @@ class TellsLost(Protocol):
         """
 
 
+@runtime_checkable
+class BeginsAsAsked(Protocol):
+    """An opened source that may begin elsewhere each time that it is asked where. An ``OpenSource`` need not."""
+
+    def begins_as_asked(self) -> bool:
+        """Whether neither a record of its own nor its definition holds where its first batch begins, but that batch's
+        entry alone."""
+
+
 def made_anew(set_offset: SetOffset, newest: Offset) -> str:
     """The ways on with a source whose newest position lies before the one that was read.
 

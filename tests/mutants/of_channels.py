@@ -7,6 +7,7 @@ from tests.mutants.mutation import Mutation
 GRAPH = "tests/sources/test_channels.py"
 KINESIS = "tests/sources/test_kinesis.py"
 RETENTION = "tests/sources/test_kinesis_retention.py"
+REWOUND = "tests/sources/test_channels_rewound.py"
 
 MUTATIONS = [
     Mutation(
@@ -148,9 +149,9 @@ MUTATIONS = [
     Mutation(
         name="a channel without rows is never renewed",
         why="a pipeline that runs all the time takes its first rows for a loss",
-        file="sources/channels/open.py",
-        old="            for channel, at in end.items()\n        )\n",
-        new='            for channel, at in end.items()\n            if "after" in at\n        )\n',
+        file="sources/channels/renewing.py",
+        old="        for channel, at in end.items()\n    )\n",
+        new='        for channel, at in end.items()\n        if "after" in at\n    )\n',
         tests=(GRAPH,),
     ),
     Mutation(
@@ -282,14 +283,6 @@ MUTATIONS = [
         tests=(RETENTION,),
     ),
     Mutation(
-        name="a quiet channel is renewed by the retention of now alone",
-        why="a quiet stream whose retention was raised stops though it has all",
-        file="sources/channels/open.py",
-        old="        return kept_ms(at, retention_ms=self._server.retention_ms()) // 2\n",
-        new="        return self._server.retention_ms() // 2\n",
-        tests=(RETENTION,),
-    ),
-    Mutation(
         name="a child that nobody has read yet does not know what its parents were kept for",
         why="what expired of it before retention was raised is lost, and nobody knows",
         file="sources/channels/graph.py",
@@ -404,9 +397,9 @@ MUTATIONS = [
     Mutation(
         name="a retention that was raised is put on record with the next rows alone",
         why="behind a pause for which it was raised a quiet stream stands still",
-        file="sources/channels/open.py",
-        old=' or at.get("keeps", retention_ms) < retention_ms\n',
-        new="\n",
+        file="sources/channels/renewing.py",
+        old=' or at.get("keeps", retention_ms) < retention_ms for at',
+        new=" for at",
         tests=("tests/sources/test_kinesis_retention.py",),
     ),
     Mutation(
@@ -416,5 +409,45 @@ MUTATIONS = [
         old='if answer["Records"] or iterator is None or not answer.get("MillisBehindLatest", 0):\n',
         new="if True:\n",
         tests=(RETENTION,),
+    ),
+    Mutation(
+        name="a rewind does not ask channels whether the next read stops",
+        why="it takes batches out of the table, and nothing comes in their place until somebody looks why",
+        file="sources/channels/open.py",
+        old="        if gone is None or self._source.on_data_loss == RECORD_GAP:\n",
+        new="        if True:\n",
+        tests=(REWOUND,),
+    ),
+    Mutation(
+        name="a rewind asks where a batch began whether the next read stops, and not where the kept one ended",
+        why="it is refused, or is not, by what the next run does not ask",
+        file="upkeep/commands/lost_rows.py",
+        old="source.why_not_from(position(name))",
+        new="source.why_not_from(None)",
+        tests=(REWOUND,),
+    ),
+    Mutation(
+        name="a rewind behind which the next run stops may not skip",
+        why="whoever wants to go on without what is gone has no way to",
+        file="upkeep/commands/lost_rows.py",
+        old="        if not allow_skip:\n",
+        new="        if True:\n",
+        tests=(REWOUND,),
+    ),
+    Mutation(
+        name="a rewind goes by what the first attempt told though a replay is in the table",
+        why="it is refused though all rows of the batch are there, or takes out rows that nobody can read again",
+        file="upkeep/commands/lost_rows.py",
+        old="else told_of(checkpoint, key, commit, name)\n",
+        new="else told_of(checkpoint, key, commit, name)[:1]\n",
+        tests=(REWOUND,),
+    ),
+    Mutation(
+        name="a rewind goes by what the oldest replay told",
+        why="it is refused though all rows of the batch are there, or takes out rows that nobody can read again",
+        file="checkpoint/replays.py",
+        old="        return max(self.answers(key), ",
+        new="        return min(self.answers(key), ",
+        tests=(REWOUND,),
     ),
 ]

@@ -136,4 +136,12 @@ MUTATIONS = [
         new="        if not is_known and False and (",
         tests=(ANSWERS,),
     ),
+    Mutation(
+        name="for how long a table keeps its log is asked once in the life of a trigger",
+        why="a quiet channel is renewed too late once it is shorter, and what comes next counts as a gap",
+        file="sources/tablestore/server.py",
+        old="        if held.retention is None or held.retention[0] is not state:\n",
+        new="        if held.retention is None:\n",
+        tests=(ANSWERS,),
+    ),
 ]

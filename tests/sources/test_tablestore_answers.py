@@ -156,3 +156,18 @@ def test_that_the_last_row_is_gone_before_its_time_stops_the_read_or_is_told(tmp
         world.batch()
     assert world.batch(on_data_loss="record_gap") == ["3"]
     assert world.told["gaps"] == [A]
+
+
+def test_a_log_that_is_kept_for_another_time_is_looked_at_by_it_with_the_next_listing(tmp_path: Path) -> None:
+    """By one client, as a trigger has it for as long as it waits."""
+    world = World(tmp_path, discover_seconds=60)
+    world.table.put(["1"])
+    world.batch()
+    world.backdate(9 * HOUR_MS)
+    world.table.set("hours", 12)
+    asked = world.table.requests().get("/DescribeTable", 0)
+    assert not world.open().has_new(world.committed)
+    assert world.table.requests().get("/DescribeTable", 0) == asked, "one request for each listing"
+    assert world.open(discover_seconds=0).has_new(world.committed), "a quiet channel is looked at in half that time"
+    assert world.batch() == []
+    assert world.told["ends"][A]["keeps"] == 12 * HOUR_MS

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceChangedError, SourceError
-from airflow_provider_microbatch.runtime.channels import FAIL, RECORD_GAP, At, kept_ms
+from airflow_provider_microbatch.runtime.channels import FAIL, RECORD_GAP, At
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.sources import LATE, UNLIMITED, Figures, Late, OpenSource, ReadLimit, SourceContext
 from airflow_provider_microbatch.sources.channels import Channel, ChannelSource, Server
@@ -37,6 +37,7 @@ from airflow_provider_microbatch.sources.channels.graph import (
     unfinished,
 )
 from airflow_provider_microbatch.sources.channels.identity import Identity
+from airflow_provider_microbatch.sources.channels.renewing import is_due, is_renewed
 from airflow_provider_microbatch.sources.naming import asked_of
 
 log = logging.getLogger(__name__)
@@ -261,13 +262,7 @@ class OpenChannels(OpenSource):
     def resolve(self, start: Offset | None, told: Mapping[str, Any]) -> Offset | None:
         """The position that an attempt has reached in all channels; ``start`` if it has advanced nowhere."""
         begin, end, has_moved = self._reached(start, told)
-        renewed = self._context.moves_alone and any(
-            # Not the same threshold as that which triggers the batch: the clocks of two hosts need not agree.
-            at.get("seen", 0) - begin.get(channel, NEW).get("seen", 0)
-            >= self._renewed_after_ms(begin.get(channel, NEW)) // 2
-            or at.get("keeps", 0) > begin.get(channel, NEW).get("keeps", at.get("keeps", 0))
-            for channel, at in end.items()
-        )
+        renewed = self._context.moves_alone and is_renewed(begin, end, retention_ms=self._server.retention_ms())
         return render(end) if renewed or has_moved else start
 
     def comes_to(self, start: Offset | None, end: Offset | None, told: Mapping[str, Any]) -> bool:
@@ -290,20 +285,10 @@ class OpenChannels(OpenSource):
             raise self._error(f"the reader tells an end of {back[0]} that lies before its start.")
         return begin, end, bool(set(moved(begin, end)) - {*forgotten})
 
-    def _renewed_after_ms(self, at: At) -> int:
-        """The time after which an idle channel gets a batch without rows: half of the server's retention. Later, when
-        the last row that was read is gone too, or none was read yet, that batch proves that no row has come and gone
-        since."""
-        return kept_ms(at, retention_ms=self._server.retention_ms()) // 2
-
     def _is_to_be_renewed(self, position: Position, candidates: Position) -> bool:
         if not position or not self._context.moves_alone:
             return False  # before the first batch nobody was promised any row yet
-        now_ms, retention_ms = self._context.clock_ms(), self._server.retention_ms()
-        return any(  # one that is longer by now counts once a batch has looked
-            at.get("seen", 0) < now_ms - self._renewed_after_ms(at) or at.get("keeps", retention_ms) < retention_ms
-            for at in candidates.values()
-        )
+        return is_due(candidates, now_ms=self._context.clock_ms(), retention_ms=self._server.retention_ms())
 
     def secrets(self) -> Mapping[str, str]:
         """Return the secrets for requests to the server."""
@@ -375,6 +360,21 @@ class OpenChannels(OpenSource):
         """Describe rows that are gone, or may be, by the rule that readers go by; and channels that were read, by a
         server that does not tell any more from where on."""
         return self._named(lambda: self._gone_since(self._start(position)))
+
+    def why_not_from(self, start: Offset | None) -> str | None:
+        """The reason; also why a read from there stops, by the rule that readers go by, though all that batches have
+        read is there. Puts nothing on record."""
+        try:
+            self._named(self._listed)
+            gone = None if self._start(start) is None else self.gone_since(start)
+        except SourceError as error:
+            return str(error)
+        if gone is None or self._source.on_data_loss == RECORD_GAP:
+            return None
+        return (
+            f"{gone}, of {self._source.location()}, and a read from there stops. on_data_loss={RECORD_GAP!r} goes on "
+            "with what is there, and the batch says so."
+        )
 
     def _gone_since(self, start: Position | None) -> str | None:
         if start is None:

@@ -52,6 +52,10 @@ class OpenPollingSource(OpenSource):
     def initial_offset(self) -> Offset | None:
         return self._offset(self._source.initial_offset)
 
+    def begins_as_asked(self) -> bool:
+        """A class of the user's may answer with its newest data."""
+        return True
+
     def has_new(self, position: Offset | None) -> bool:
         return self.latest_offset(position) != position
 

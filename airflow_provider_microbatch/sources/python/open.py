@@ -38,6 +38,10 @@ class OpenPythonSource(OpenSource):
     def initial_offset(self) -> Offset | None:
         return self._offset("initial")
 
+    def begins_as_asked(self) -> bool:
+        """A reader may answer with its newest data."""
+        return True
+
     def has_new(self, position: Offset | None) -> bool:
         return self.latest_offset(position) != position
 

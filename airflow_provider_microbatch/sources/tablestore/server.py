@@ -54,13 +54,15 @@ class Tunnel:
         self._clock_ms = clock_ms
 
     def retention_ms(self) -> int:
-        """The time for which the table's log is kept; requested once as long as a client lives."""
-        if self._held.retention_ms is None:
+        """The time for which the table's log is kept; requested once for each listing of channels, since a trigger
+        outlives the setting."""
+        held, state = self._held, self._state(max_age=float("inf"))
+        if held.retention is None or held.retention[0] is not state:
             hours = self._ask(lambda calls: calls.stream_hours(self._source.table))
             if hours is None:
                 raise SourceError(f"{self._source.location()}: the table has no log (its Stream is not enabled).")
-            self._held.retention_ms = hours * _HOUR_MS
-        return self._held.retention_ms
+            held.retention = (state, hours * _HOUR_MS)
+        return held.retention[1]
 
     def channels(self, *, max_age: float) -> Mapping[str, Channel]:
         """All channels that do not wait for others."""
@@ -270,7 +272,7 @@ class _Held:
         self.calls = calls
         self.lock = threading.RLock()
         self.listed: tuple[float, TunnelState] | None = None
-        self.retention_ms: int | None = None
+        self.retention: tuple[TunnelState, int] | None = None
         self.tokens: dict[str, tuple[tuple[Any, ...], str | None]] = {}
         self.ended: set[tuple[str, str]] = set()
 

@@ -1,16 +1,20 @@
-"""Where sources begin by now that a rewind leaves without a position: asked again, one may answer otherwise."""
+"""Where sources begin that a command leaves without a position: asked again, one may answer otherwise."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 
-from airflow_provider_microbatch.checkpoint.entries import Offset
-from airflow_provider_microbatch.checkpoint.key import LIVE
-from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError
+from airflow_provider_microbatch.checkpoint.entries import Offset, OffsetEntry
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, SourceError
 from airflow_provider_microbatch.execution.position import starts_of
+from airflow_provider_microbatch.sinks import Manifest
+from airflow_provider_microbatch.sources.ways_on import BeginsAsAsked
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
+
+_ASKED = "its initial_offset"
 
 
 def check_beginnings(
@@ -29,12 +33,28 @@ def check_beginnings(
     lane = drafting.checkpoint.lane(LIVE)
     kept = lane.offset_log.get(to) if to >= 0 else None
     began: dict[str, Offset] = {}
+    torn, known = False, set[str]()  # known: by entries that no torn one is before
     for number in later:
-        with suppress(CheckpointError):  # of a torn entry it is told elsewhere that nobody knows what the batch read
+        try:
             entry = lane.offset_log.get(number)
-            starts = {} if entry is None else starts_of(lane, number, entry)
-            # A beginning that a plan found nothing at is none: the source had not begun.
-            began = {name: start for name, start in starts.items() if start is not None} | began
+        except CheckpointError:
+            torn = True
+            continue
+        starts = {} if entry is None else starts_of(lane, number, entry)
+        # A beginning that a plan found nothing at is none: the source had not begun.
+        began = {name: start for name, start in starts.items() if start is not None} | began
+        known |= set() if torn else began.keys()
+    for name, by_now in begin_anew(recorded, kept, besides=known) if torn else ():
+        told = (
+            f"where source {name!r} began is not known, since an entry of {lane.offset_log.location} is torn; by now "
+            f"it begins at {by_now}: what came before that would be read by no batch."
+        )
+        if not allow_skip:
+            raise MaintenanceError(
+                f"{told} Nothing was done. Have it begin where it began, or before that ({_ASKED}), until the next "
+                "batch is planned; then --allow-skip says so."
+            )
+        drafting.note(f"{told} Have it begin where it began, or before that ({_ASKED}).")
     for name, first in began.items():
         source = None if kept is not None and kept.ends.get(name) is not None else recorded.source(name, lane=LIVE)
         begins = None if source is None else source.initial_offset()
@@ -50,3 +70,60 @@ def check_beginnings(
                 "it begin) until the next batch is planned; or go on without that: --allow-skip."
             )
         drafting.note(f"lost to the table: {told}")
+
+
+def begin_anew(
+    recorded: Recorded, kept: OffsetEntry | None, *, besides: Collection[str] = ()
+) -> Iterator[tuple[str, Offset]]:
+    """Yield sources of the live lane that the next plan asks where to begin, each with what it answers by now.
+
+    :param kept: the newest entry that stays; None if none does.
+    :param besides: sources that are left out.
+    :raises SourceError: if a source cannot be asked.
+    """
+    for name in recorded.source_names():
+        position = None if kept is None else kept.ends.get(name)
+        source = None if position is not None or name in besides else recorded.source(name, lane=LIVE)
+        if source is not None and isinstance(source, BeginsAsAsked) and source.begins_as_asked():
+            begins = source.initial_offset()
+            if begins is not None:
+                yield name, begins
+
+
+def note_anew(drafting: Drafting, recorded: Recorded, kept: OffsetEntry | None) -> None:
+    """Note where the next plan has sources begin whose beginning only a torn entry told."""
+    try:
+        for name, begins in begin_anew(recorded, kept):
+            drafting.note(
+                f"where source {name!r} began, only the torn entry told. The batch that is planned again begins at "
+                f"{begins}, as the source says by now: what came before that is read by no batch. Where that is not "
+                f"where it began, have it begin there ({_ASKED}) until that batch is planned."
+            )
+    except SourceError as error:
+        drafting.note(f"where the batch that is planned again begins cannot be told: {error}")
+
+
+def began_at(
+    drafting: Drafting, recorded: Recorded, key: BatchKey, name: str, *, end: Offset, output: Manifest | None
+) -> Offset | None:
+    """Where a batch began in a source that had no position before it, and whose entry is lost: where what it was made
+    of shows that. None where the source's own record or definition tells it, and where nobody knows, which a note says.
+
+    :param end: where the batch ended in the source.
+    :param output: the batch's, which tells what it was made of; None if there is none.
+    """
+    source, names = recorded.source(name, lane=key.lane), drafting.checkpoint.names
+    if source is None or not isinstance(source, BeginsAsAsked) or not source.begins_as_asked():
+        return None
+    known = None if output is None else {names.of(one): made_of for one, made_of in output.made_of.items()}.get(name)
+    if known is None and output is not None and output.tells_ranges:
+        return end  # there was nothing to read yet
+    with suppress(SourceError):
+        begins = source.initial_offset()
+        if known is not None and begins is not None and source.known_as(begins, end) == known:
+            return begins
+    drafting.note(
+        f"where batch {key} began in source {name!r} is not known: a replay of it begins where the source says by then "
+        f"that it begins ({_ASKED}), and so does the next batch after a rewind to before it."
+    )
+    return None

@@ -1,17 +1,19 @@
-"""What a committed batch has read and its next plan would go on without."""
+"""What a committed batch has read and its next plan would go on without, and whether that plan stops there."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError
 from airflow_provider_microbatch.execution.committed import told_of
 from airflow_provider_microbatch.execution.progress import told as told_in
 from airflow_provider_microbatch.sources import OpenSource
 from airflow_provider_microbatch.sources.ways_on import TellsLost
+from airflow_provider_microbatch.upkeep.commands.plan import Drafting
 
 
 def lost_of(
@@ -46,3 +48,36 @@ def lost_of_put_away(
         entry = None if commit is None else checkpoint.put_away_commit(commit)
     told = {} if entry is None else told_in(checkpoint, entry.progress)
     return source.lost_anew(start, end, told=[told.get(name, {})])
+
+
+def check_goes_on(
+    drafting: Drafting,
+    sources: Mapping[str, OpenSource],
+    *,
+    lane: str,
+    to: int,
+    position: Callable[[str], Offset | None],
+    allow_skip: bool,
+) -> None:
+    """Check that the next run does not stop where the kept batch ended. A source may have all that the later batches
+    read and not be able to tell that nothing is missing in between: they would be taken out, and nothing would come in
+    their place until somebody looks why.
+
+    :param sources: those of which the later batches have read ranges without a planned end, by their names.
+    :param to: the batch of the lane that stays the newest; -1 for none.
+    :param position: returns the position of a source once the lane has been rewound.
+    :param allow_skip: rewind all the same; a note tells why the next run stops.
+    :raises MaintenanceError: if it does.
+    """
+    where = f"where batch {lane}/{to} ended" if to >= 0 else "where its first batch began"
+    for name, source in sources.items():
+        reason = source.why_not_from(position(name))
+        if reason is None:
+            continue
+        told = f"the next run would stop {where}: {reason}"
+        if not allow_skip:
+            raise MaintenanceError(
+                f"{told} Nothing was done. Rewind less far, to a batch from whose end all is there; or have the later "
+                "batches taken out and go on as that says: --allow-skip."
+            )
+        drafting.note(told)

@@ -31,6 +31,7 @@ from airflow_provider_microbatch.execution.late_ends import is_same
 from airflow_provider_microbatch.execution.progress import told
 from airflow_provider_microbatch.execution.stateful import next_watermark
 from airflow_provider_microbatch.sources.resolving import resolved
+from airflow_provider_microbatch.upkeep.commands.beginnings import began_at, note_anew
 from airflow_provider_microbatch.upkeep.commands.encoding import encoded_commit, encoded_offsets
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting
 from airflow_provider_microbatch.upkeep.commands.progress_again import progress_again
@@ -186,6 +187,7 @@ class LaneRepair:
     def _mend_newest_offsets(self) -> None:
         """Move away a newest entry that is torn, or that a gap separates from the older ones, so that its batch is
         planned again; but only if the batch was neither committed nor published."""
+        taken = False
         while True:
             log = self._lane.offset_log
             ids = log.ids()
@@ -215,6 +217,9 @@ class LaneRepair:
                 f"{'torn' if torn else 'nothing leads to it'}; batch {newest} is neither committed nor in the table, "
                 "so it is planned again",
             )
+            taken = True
+        if taken and self._name == LIVE:
+            note_anew(self._drafting, self._recorded, log.get(ids[-1]) if ids else None)
 
     def _mend_older_offsets(self) -> None:
         """Rebuild a torn or missing entry that has a successor: its neighbours tell where its range begins and ends."""
@@ -282,6 +287,7 @@ class LaneRepair:
     def _rebuilt(self, number: int, before: OffsetEntry | None, after: OffsetEntry) -> bytes:
         ends: dict[str, Offset | None] = dict(after.starts)
         starts = {name: before.ends.get(name) if before else None for name in ends}
+        starts |= self._began(number, {name: end for name, end in ends.items() if end and starts[name] is None})
         ran = newest_identity(self._drafting.checkpoint, self._key(number))
         entry = replace(
             # The end is known now, even if it was late, as the end of the next entry may be.
@@ -293,6 +299,18 @@ class LaneRepair:
             conf=(before or after).conf,
         )  # fmt: skip
         return encoded_offsets(self._drafting, self._name, entry)
+
+    def _began(self, number: int, ends: Mapping[str, Offset]) -> dict[str, Offset | None]:
+        """Where the batch began in sources that had no position before it, by their ends; empty where no source has its
+        beginning from the first plan alone."""
+        if self._name != LIVE or not ends:
+            return {}
+        key, found = self._key(number), self._published(number)
+        output = None if found is None else found.manifest
+        return {
+            name: began_at(self._drafting, self._recorded, key, name, end=end, output=output)
+            for name, end in ends.items()
+        }
 
     def _mend_commits(self) -> None:
         """Write a lost commit entry again if the sink has the batch; move away a commit entry that is not of a planned

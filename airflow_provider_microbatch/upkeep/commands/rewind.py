@@ -21,7 +21,7 @@ from airflow_provider_microbatch.upkeep.commands.beginnings import check_beginni
 from airflow_provider_microbatch.upkeep.commands.for_good import InForce
 from airflow_provider_microbatch.upkeep.commands.given_up import check_given_up
 from airflow_provider_microbatch.upkeep.commands.letters_out import check_letters, made_anew
-from airflow_provider_microbatch.upkeep.commands.lost_rows import lost_of
+from airflow_provider_microbatch.upkeep.commands.lost_rows import check_goes_on, lost_of
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.reach import no_further_than
 from airflow_provider_microbatch.upkeep.commands.rename_source import check_not_half_renamed
@@ -57,10 +57,10 @@ def plan_rewind(drafting: Drafting, *, lane: str, to: int, drop_output: bool, al
     :param to: the batch; -1 for no batch at all.
     :param drop_output: take the later batches out of the table.
     :param allow_skip: read again the data that still exists, and lose the data that does not: where a source's own log
-        is damaged, where the source is set to go on without missing data, where the table does not have the batch
-        either, where rows that came back to the table (RESTORE) are the only copy, or where the checkpoint was restored
-        and the source gives up committed data. The plan's notes name all that would be refused without it, as what is
-        taken out of one of several tables for good.
+        is damaged, where the source is set to go on without missing data, where the next run stops at it, where the
+        table does not have the batch either, where rows that came back to the table (RESTORE) are the only copy, or
+        where the checkpoint was restored and the source gives up committed data. The plan's notes name all that would
+        be refused without it, as what is taken out of one of several tables for good.
     :raises MaintenanceError: if a row would be lost or doubled, if there is no such lane, or if there is nothing to do
         and a table on record cannot tell whether there is.
     :raises SinkError: if a table cannot tell whose a batch of the lane is.
@@ -306,6 +306,7 @@ class _Rewind:
 
     def _check_readable(self, later: list[int], commit_ids: list[int]) -> None:
         """Check that everything the later batches have committed can be read a second time."""
+        late: dict[str, OpenSource] = {}
         for number in later:
             key = BatchKey(self._name, number)
             try:
@@ -338,6 +339,7 @@ class _Rewind:
                         f"pipeline is that of {self._recorded.where()}: if it is none of yours, look who wrote it, and "
                         "remove the file."
                     )
+                late |= {name: source} if name in entry.late and not is_unknown else {}
                 reason = source.why_not_from(start) if is_unknown else source.why_not_anew(start, end)
                 # What the table has of such a batch is the only copy: that is never taken out, unless it is rows of
                 # letters that a clear makes anew. Where another table lacks them, nothing else brings them back there.
@@ -372,6 +374,8 @@ class _Rewind:
                     )
                 for told in filter(None, (gone, source.doubt_anew(start, end))):
                     self._drafting.note(f"of what batch {key} read in source {name!r}, {told}.")
+        allow_skip, to = self._allow_skip, self._to
+        check_goes_on(self._drafting, late, lane=self._name, to=to, position=self._kept_end, allow_skip=allow_skip)
 
     def _kept_end(self, name: str) -> Offset | None:
         """The position of the source, once the lane has been rewound."""

@@ -1,0 +1,98 @@
+"""A first entry that is torn of a source that begins where it is now: only that entry told where it began."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError
+from tests.execution.maintaining import applied, planned, rewind
+from tests.execution.test_first_positions import Queued
+from tests.execution.world import KEY, run_identity
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Queued:
+    """One row came before the first plan, which begins behind it."""
+    world = Queued(tmp_path, monkeypatch)
+    world.append(1)
+    world.first = 1
+    return world
+
+
+def tear(world: Queued, number: int = 0) -> None:
+    (world.root / "checkpoint" / "offsets" / str(number)).write_text("v1\n{")
+
+
+def test_a_plan_that_is_made_again_begins_elsewhere_and_the_repair_says_so(world: Queued) -> None:
+    world.staged(1)
+    tear(world)
+    world.append(2)
+    world.first = 2
+    with pytest.raises(CheckpointError, match="repair"):
+        world.run(1)
+    (told,) = [note for note in planned(world).notes if "'orders'" in note]
+    assert '{"n": 2}' in told
+    assert "initial_offset" in told
+    world.first = 1  # as the note asks for
+    world.expire_leases()
+    applied(world)
+    world.run(1)
+    assert world.table() == {0: [2]}
+
+
+def test_nothing_is_said_of_a_source_that_has_a_position(world: Queued) -> None:
+    world.run(1)
+    world.append(2)
+    assert world.execution.plan(run_identity(2)) is not None
+    tear(world, 1)
+    world.first = 2
+    assert not [note for note in planned(world).notes if "'orders'" in note]
+    applied(world)
+    world.run(2)
+    assert world.table()[1] == [2]
+
+
+@pytest.mark.parametrize("began", [0, 1])
+@pytest.mark.parametrize("begins", [0, 1, 3])
+def test_an_entry_that_is_written_again_begins_where_the_batch_did_or_the_repair_says_that_nobody_knows(
+    world: Queued, began: int, begins: int
+) -> None:
+    world.first = began
+    world.run(1)
+    world.append(2, 3)
+    world.run(2)
+    tear(world)
+    world.first = begins
+    notes = [note for note in applied(world).notes if "'orders'" in note]
+    entry = world.checkpoint.offset_log.get(KEY.id)
+    assert entry is not None
+    if begins == began or began == 1:  # a first batch that read nothing began where it ended
+        assert entry.starts == {"orders": f'{{"n": {began}}}'}
+        assert not notes
+    else:
+        assert entry.starts == {"orders": None}
+        assert "is not known" in notes[0]
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_a_rewind_to_before_a_torn_first_entry_is_refused_where_the_source_is_asked_again(
+    world: Queued, batches: int
+) -> None:
+    world.first = 0
+    world.run(1)
+    for number in range(1, batches):
+        world.append(number + 1)
+        world.run(number + 1)
+    table = world.table()
+    tear(world)
+    world.first = 1
+    with pytest.raises(MaintenanceError, match=r"source 'orders' began is not known.*Nothing was done.*allow-skip"):
+        applied(world, rewind(-1))
+    assert world.table() == table
+    world.first = 0
+    notes = " ".join(applied(world, rewind(-1, allow_skip=True)).notes)
+    assert "where source 'orders' began is not known" in notes
+    world.run(5)
+    assert sorted(id for ids in world.table().values() for id in ids) == list(range(1, batches + 1))
