@@ -455,7 +455,7 @@ MUTATIONS = [
         why="it is refused though all rows of the batch are there, or takes out rows that nobody can read again",
         file="upkeep/commands/lost_rows.py",
         old="else told_of(checkpoint, key, commit, name)\n",
-        new='else commit.progress.get("read", {}).get(name)\n',
+        new="else told_of(checkpoint, key, commit, name)[:1]\n",
         tests=(REWOUND,),
     ),
     Mutation(
