@@ -13,7 +13,7 @@ import pytest
 from airflow_provider_microbatch import connections
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.clock import now_ms
-from airflow_provider_microbatch.exceptions import MaintenanceError
+from airflow_provider_microbatch.exceptions import MaintenanceError, SourceError
 from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.runtime.channels import ChannelError
 from airflow_provider_microbatch.sinks.delta import DeltaSink
