@@ -379,6 +379,14 @@ MUTATIONS = [
         tests=(REWOUND,),
     ),
     Mutation(
+        name="a rewind over rows of channels that are gone names a position behind them",
+        why="it is refused, since the batch that stopped is planned; and what came after the last row may be gone, too",
+        file="upkeep/commands/rewind.py",
+        old='stops = "" if name in entry.late else ',
+        new='stops = "" if is_unknown else ',
+        tests=(REWOUND,),
+    ),
+    Mutation(
         name="a rewind goes by what the first attempt told though a replay is in the table",
         why="it is refused though all rows of the batch are there, or takes out rows that nobody can read again",
         file="upkeep/commands/lost_rows.py",

@@ -358,7 +358,9 @@ class _Rewind:
                         location=self._checkpoint.location, source=name, offset=end, lane=self._name, skip=True
                     )
                     told = f"lost to the table: what batch {key} read in source {name!r}: {reason}"
-                    stops = "" if is_unknown else f"If the next run stops there, `{behind}` begins behind it."
+                    # A run of a range without a planned end stops in its attempt, planned: no position is set then.
+                    # Of that, and of the source's way on, `check_goes_on` tells.
+                    stops = "" if name in entry.late else f"If the next run stops there, `{behind}` begins behind it."
                     self._drafting.note(f"{told} {then or stops}".rstrip())
                 gone = None
                 with suppress(SourceChangedError):  # the batch as it was planned is refused, and it is planned anew
