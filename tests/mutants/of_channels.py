@@ -387,6 +387,14 @@ MUTATIONS = [
         tests=(REWOUND,),
     ),
     Mutation(
+        name="a rewind over the only copy of rows does not say how far it can go",
+        why="it is refused with --allow-skip, too, and nobody knows why",
+        file="upkeep/commands/rewind.py",
+        old=" if may_be_lost else only_copy(number)\n",
+        new=' if may_be_lost else ""\n',
+        tests=(REWOUND,),
+    ),
+    Mutation(
         name="a rewind goes by what the first attempt told though a replay is in the table",
         why="it is refused though all rows of the batch are there, or takes out rows that nobody can read again",
         file="upkeep/commands/lost_rows.py",

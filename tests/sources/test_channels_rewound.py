@@ -147,6 +147,31 @@ def test_where_a_table_lost_a_batch_whose_rows_are_gone_the_way_on_that_works_is
 
 
 @BOTH
+def test_the_only_copy_of_rows_that_are_gone_stays_in_the_table_unless_the_source_goes_on_without(
+    tmp_path: Path, system: type[Streamed]
+) -> None:
+    """The refusal names the way on."""
+    world = system(tmp_path)
+    world.batches([1, 2], [3, 4, 5], [6])
+    world.server.arrange("trim", world.first, 5)
+    for allow_skip in (False, True):
+        with pytest.raises(
+            MaintenanceError,
+            match=r"live/1 cannot be planned again.*only copy.*not even with --allow-skip.*Rewind to 1 or",
+        ):
+            planned(world, rewind(0, allow_skip=allow_skip))
+    applied(world, rewind(1, allow_skip=True))
+    world.with_gaps()
+    world.run(3)
+    assert world.table() == {0: [1, 2], 1: [3, 4, 5], 2: [6]}
+    with pytest.raises(MaintenanceError, match=r"rows would be lost.*--allow-skip"):
+        planned(world, rewind(0))
+    applied(world, rewind(0, allow_skip=True))
+    world.run(4)
+    assert world.table() == {0: [1, 2], 1: [6]}
+
+
+@BOTH
 def test_a_rewind_to_before_the_first_batch_that_would_stop_is_refused(tmp_path: Path, system: type[Streamed]) -> None:
     """The first batch began longer ago than rows are kept, and no row of before tells that all are there."""
     world = system(tmp_path)

@@ -21,7 +21,7 @@ from airflow_provider_microbatch.upkeep.commands.beginnings import check_beginni
 from airflow_provider_microbatch.upkeep.commands.for_good import InForce
 from airflow_provider_microbatch.upkeep.commands.given_up import check_given_up
 from airflow_provider_microbatch.upkeep.commands.letters_out import check_letters, made_anew
-from airflow_provider_microbatch.upkeep.commands.lost_rows import check_goes_on, lost_of
+from airflow_provider_microbatch.upkeep.commands.lost_rows import check_goes_on, lost_of, only_copy
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.reach import no_further_than
 from airflow_provider_microbatch.upkeep.commands.rename_source import check_not_half_renamed
@@ -349,9 +349,9 @@ class _Rewind:
                 )
                 then = " ".join(f"Then {way}" for way in anew or ())
                 if reason is not None and not (may_be_lost and self._allow_skip):
-                    way = f" Go on without them: --allow-skip. {then}".rstrip() if may_be_lost else ""
+                    way = f"Go on without them: --allow-skip. {then}".rstrip() if may_be_lost else only_copy(number)
                     raise MaintenanceError(
-                        f"batch {key} cannot be planned again, its rows would be lost: {reason} Nothing was done.{way}"
+                        f"batch {key} cannot be planned again, its rows would be lost: {reason} Nothing was done. {way}"
                     )
                 if reason is not None:
                     behind = set_offset_command(
