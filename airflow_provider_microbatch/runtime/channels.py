@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_provider_microbatch.runtime import channel_ends
 from airflow_provider_microbatch.runtime.files import ReadResult
+from airflow_provider_microbatch.runtime.reading import reading
 from airflow_provider_microbatch.runtime.secrets import secret
 
 if TYPE_CHECKING:
@@ -289,11 +290,12 @@ def _read_groups(
     arguments: Mapping[str, Any], secrets: Mapping[str, str], batches: Iterator[Any]
 ) -> Iterator[Any]:  # fmt: skip
     """Runs on an executor: read the rows of the groups whose numbers Spark hands over."""
-    channels = _client(arguments, secrets)
-    for batch in batches:
-        for number in batch.column(0).to_pylist():
-            for piece in arguments["groups"][number]:
-                yield from _read_piece(channels, piece, arguments)
+    with reading(arguments["name"]):
+        channels = _client(arguments, secrets)
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                for piece in arguments["groups"][number]:
+                    yield from _read_piece(channels, piece, arguments)
 
 
 def _read_piece(channels: Channels, piece: Mapping[str, Any], arguments: Mapping[str, Any]) -> Iterator[Any]:

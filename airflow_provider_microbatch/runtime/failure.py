@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from airflow_provider_microbatch.runtime.masking import mask
+from airflow_provider_microbatch.runtime.reading import read_failure
 
 TRACEBACK_LIMIT = 60_000
 """Characters of a traceback that are reported: its last ones, since the error stands at the end."""
@@ -90,7 +91,8 @@ def failing_as(origin: str, *, where: str = "") -> Iterator[None]:
         raise
     # SystemExit too: a transform that calls sys.exit(0) must not pass for a batch that succeeded.
     except (Exception, SystemExit) as error:
-        text = f"{where}: {_describe(error)}" if where else _describe(error)
+        # An error of a reader on an executor comes with whichever action ran first, and names its source itself.
+        text = _read_failure(error) or (f"{where}: {_describe(error)}" if where else _describe(error))
         found = _origin(error, origin)
         raise BatchFailure(found, text, trimmed_traceback(error)) from error
 
@@ -127,13 +129,19 @@ def _describe(error: BaseException) -> str:
 def cause_of(error: BaseException) -> str | None:
     """The first cause that the Java stack of an error names, as its class and the first line of its message; None if
     the stack names none. Spark's own message may say no more than that a task has failed."""
-    ask = getattr(error, "getStackTrace", None)  # with Spark Connect, whether or not the message repeats the stack
-    stack = ask() if callable(ask) else None
-    found = _CAUSE.findall(stack if isinstance(stack, str) and stack else str(error))
+    found = _CAUSE.findall(_stack_of(error) or str(error))
     if not found or found[-1][0] == "PythonException":  # whose traceback is Spark's message already
         return None
     name, message = found[-1]
     return f"{name}{message}".rstrip()
+
+
+def _stack_of(error: BaseException) -> str:
+    """The Java stack of an error of Spark's; empty if it has none. With Spark Connect the error has it whether or not
+    its message repeats it."""
+    ask = getattr(error, "getStackTrace", None)
+    stack = ask() if callable(ask) else None
+    return stack if isinstance(stack, str) else ""
 
 
 def _origin(error: BaseException, origin: str) -> str:
@@ -143,6 +151,8 @@ def _origin(error: BaseException, origin: str) -> str:
     told = next((found for states, found in _SQLSTATES if states.search(text)), None)
     if told is None and any(map(_is_of_who_is_gone, _chain(error))):
         return "runtime"
+    if _read_failure(error) is not None:
+        return "read"
     if origin != "write":
         return origin
     if type(error).__name__ == "PythonException":
@@ -150,6 +160,12 @@ def _origin(error: BaseException, origin: str) -> str:
     if any(mark in text for mark in _READING):
         return "read"
     return told or origin
+
+
+def _read_failure(error: BaseException) -> str | None:
+    """What a reader on an executor says, be the error one that the transform has raised from Spark's."""
+    texts = (text for link in _chain(error) for text in (str(link), _stack_of(link)))
+    return next(filter(None, map(read_failure, texts)), None)
 
 
 def _is_of_who_is_gone(error: BaseException) -> bool:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from airflow_provider_microbatch.runtime.reading import reading
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -63,7 +65,8 @@ class RangeReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if partition.value is not None:
-            yield from _loaded(self._range["rows"])(self._range["arguments"], partition.value[0], self._schema)
+            with reading(self._range["arguments"]["name"]):
+                yield from _loaded(self._range["rows"])(self._range["arguments"], partition.value[0], self._schema)
 
 
 def frame_of(

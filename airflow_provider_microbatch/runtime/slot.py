@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.runtime.files import ReadResult
 from airflow_provider_microbatch.runtime.pg_texts import SETTINGS
+from airflow_provider_microbatch.runtime.reading import reading
 from airflow_provider_microbatch.runtime.secrets import secret
 from airflow_provider_microbatch.runtime.slot_rows import ADDED, ChangedRows, Row, SlotError
 
@@ -178,7 +179,8 @@ def columns_of(arguments: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _batches(arguments: Mapping[str, Any], password: str, _: Iterator[Any]) -> Iterator[Any]:
     """Runs on an executor: the rows, as batches of Arrow's."""
-    yield from in_batches(rows_of(arguments, password), columns_of(arguments))
+    with reading(arguments["name"]):
+        yield from in_batches(rows_of(arguments, password), columns_of(arguments))
 
 
 def in_batches(rows: Iterator[Row], columns: Sequence[tuple[str, str]]) -> Iterator[Any]:

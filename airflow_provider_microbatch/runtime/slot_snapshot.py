@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.runtime.files import ReadResult
 from airflow_provider_microbatch.runtime.pg_texts import reader_of
+from airflow_provider_microbatch.runtime.reading import reading
 from airflow_provider_microbatch.runtime.slot import columns_of, ddl_of, in_batches
 from airflow_provider_microbatch.runtime.slot_rows import Form, Row, SlotError
 
@@ -61,6 +62,7 @@ def rows_of(arguments: Mapping[str, Any], number: int) -> Iterator[Row]:
 
 def _batches(arguments: Mapping[str, Any], batches: Iterator[Any]) -> Iterator[Any]:
     """Runs on an executor: the rows of the files whose numbers Spark hands over."""
-    for batch in batches:
-        for number in batch.column(0).to_pylist():
-            yield from in_batches(rows_of(arguments, number), columns_of(arguments))
+    with reading(arguments["name"]):
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from in_batches(rows_of(arguments, number), columns_of(arguments))

@@ -18,7 +18,7 @@ from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.sources.kinesis import KinesisSource
 from airflow_provider_microbatch.sources.tablestore import TablestoreSource
 from tests.execution import world as execution
-from tests.execution.maintaining import applied, planned, rewind
+from tests.execution.maintaining import applied, backed_up, planned, put_back, rewind
 from tests.execution.world import KEY
 from tests.support import kinesis, tablestore
 
@@ -117,6 +117,58 @@ def test_a_rewind_behind_which_the_next_run_stops_is_refused_unless_it_may_skip(
     world.with_gaps()
     world.run(3)
     assert world.table() == {0: [1, 2], 1: [3, 4, 5]}
+
+
+@BOTH
+def test_where_a_table_lost_a_batch_whose_rows_are_gone_the_way_on_that_works_is_named(
+    tmp_path: Path, system: type[Streamed]
+) -> None:
+    """A position behind that batch leads nowhere: what came after its last row may be gone as well."""
+    world = system(tmp_path)
+    world.batches([1, 2])
+    backed_up(world)
+    for number, ids in enumerate([[3, 4, 5], [6]], start=1):
+        world.send(*ids)
+        world.run(number)
+    put_back(world, "lake")
+    world.server.arrange("trim", world.first, 5)
+    with pytest.raises(MaintenanceError, match=r"live/1 cannot be planned again.*--allow-skip"):
+        planned(world, rewind(0))
+    told, way = applied(world, rewind(0, allow_skip=True)).notes
+    assert "lost to the table: what batch live/1 read" in told
+    assert "the next run would stop where batch live/0 ended" in way
+    assert "on_data_loss='record_gap' goes on" in way
+    assert "set-offset" not in f"{told} {way}"
+    with pytest.raises(Exception, match=world.first):
+        world.run(3)
+    world.with_gaps()
+    world.run(4)
+    assert world.table() == {0: [1, 2], 1: [6]}
+
+
+@BOTH
+def test_the_only_copy_of_rows_that_are_gone_stays_in_the_table_unless_the_source_goes_on_without(
+    tmp_path: Path, system: type[Streamed]
+) -> None:
+    """The refusal names the way on."""
+    world = system(tmp_path)
+    world.batches([1, 2], [3, 4, 5], [6])
+    world.server.arrange("trim", world.first, 5)
+    for allow_skip in (False, True):
+        with pytest.raises(
+            MaintenanceError,
+            match=r"live/1 cannot be planned again.*only copy.*not even with --allow-skip.*Rewind to 1 or",
+        ):
+            planned(world, rewind(0, allow_skip=allow_skip))
+    applied(world, rewind(1, allow_skip=True))
+    world.with_gaps()
+    world.run(3)
+    assert world.table() == {0: [1, 2], 1: [3, 4, 5], 2: [6]}
+    with pytest.raises(MaintenanceError, match=r"rows would be lost.*--allow-skip"):
+        planned(world, rewind(0))
+    applied(world, rewind(0, allow_skip=True))
+    world.run(4)
+    assert world.table() == {0: [1, 2], 1: [6]}
 
 
 @BOTH

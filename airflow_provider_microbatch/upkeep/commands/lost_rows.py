@@ -50,6 +50,15 @@ def lost_of_put_away(
     return source.lost_anew(start, end, told=[told.get(name, {})])
 
 
+def only_copy(number: int) -> str:
+    """Why no word has a batch taken out whose rows its source does not give again, now or ever, with the ways on."""
+    return (
+        "The table may have the only copy of these rows, and no rewind takes that out, not even with --allow-skip. "
+        f"Rewind to {number} or later, which leaves them there; or have the source give them again, and type this "
+        "again."
+    )
+
+
 def check_goes_on(
     drafting: Drafting,
     sources: Mapping[str, OpenSource],

@@ -21,7 +21,7 @@ from airflow_provider_microbatch.upkeep.commands.beginnings import check_beginni
 from airflow_provider_microbatch.upkeep.commands.for_good import InForce
 from airflow_provider_microbatch.upkeep.commands.given_up import check_given_up
 from airflow_provider_microbatch.upkeep.commands.letters_out import check_letters, made_anew
-from airflow_provider_microbatch.upkeep.commands.lost_rows import check_goes_on, lost_of
+from airflow_provider_microbatch.upkeep.commands.lost_rows import check_goes_on, lost_of, only_copy
 from airflow_provider_microbatch.upkeep.commands.not_asked import saying_what_to_do, told_of_tables
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.reach import no_further_than
@@ -354,16 +354,18 @@ class _Rewind:
                 )
                 then = " ".join(f"Then {way}" for way in anew or ())
                 if reason is not None and not (may_be_lost and self._allow_skip):
-                    way = f" Go on without them: --allow-skip. {then}".rstrip() if may_be_lost else ""
+                    way = f"Go on without them: --allow-skip. {then}".rstrip() if may_be_lost else only_copy(number)
                     raise MaintenanceError(
-                        f"batch {key} cannot be planned again, its rows would be lost: {reason} Nothing was done.{way}"
+                        f"batch {key} cannot be planned again, its rows would be lost: {reason} Nothing was done. {way}"
                     )
                 if reason is not None:
                     behind = set_offset_command(
                         location=self._checkpoint.location, source=name, offset=end, lane=self._name, skip=True
                     )
                     told = f"lost to the table: what batch {key} read in source {name!r}: {reason}"
-                    stops = "" if is_unknown else f"If the next run stops there, `{behind}` begins behind it."
+                    # A run of a range without a planned end stops in its attempt, planned: no position is set then.
+                    # Of that, and of the source's way on, `check_goes_on` tells.
+                    stops = "" if name in entry.late else f"If the next run stops there, `{behind}` begins behind it."
                     self._drafting.note(f"{told} {then or stops}".rstrip())
                 gone = None
                 with suppress(SourceChangedError):  # the batch as it was planned is refused, and it is planned anew
