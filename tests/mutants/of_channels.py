@@ -453,7 +453,7 @@ MUTATIONS = [
     Mutation(
         name="a rewind over rows of channels that are gone names a position behind them",
         why="it is refused, since the batch that stopped is planned; and what came after the last row may be gone, too",
-        file="upkeep/commands/rewind.py",
+        file="upkeep/commands/readable.py",
         old='stops = "" if name in entry.late else ',
         new='stops = "" if is_unknown else ',
         tests=(REWOUND,),
@@ -461,7 +461,7 @@ MUTATIONS = [
     Mutation(
         name="a rewind over the only copy of rows does not say how far it can go",
         why="it is refused with --allow-skip, too, and nobody knows why",
-        file="upkeep/commands/rewind.py",
+        file="upkeep/commands/readable.py",
         old=" if may_be_lost else only_copy(number)\n",
         new=' if may_be_lost else ""\n',
         tests=(REWOUND,),

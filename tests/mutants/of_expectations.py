@@ -366,7 +366,7 @@ MUTATIONS = [
     Mutation(
         name="rows of letters that are gone are taken out of no table, though a clear makes them anew",
         why="a table that was put back beside another one waits for them for good: each way on is refused",
-        file="upkeep/commands/rewind.py",
+        file="upkeep/commands/readable.py",
         old="is_unknown or anew is not None or not",
         new="is_unknown or not",
         tests=(RESTORED,),

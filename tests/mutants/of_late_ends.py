@@ -156,7 +156,7 @@ MUTATIONS = [
     Mutation(
         name="a batch whose end is lost is rewound though nobody can read it again",
         why="its rows are lost",
-        file="upkeep/commands/rewind.py",
+        file="upkeep/commands/readable.py",
         old="(start == end and not is_unknown)",
         new="start == end",
         tests=(CHANGES,),

@@ -455,9 +455,9 @@ MUTATIONS = [
     Mutation(
         name="a rewind takes out rows that nothing reads again",
         why="on_missing='skip' goes on without the files, and nobody is told",
-        file="upkeep/commands/rewind.py",
-        old="                if gone is not None and not self._allow_skip:\n",
-        new="                if False:\n",
+        file="upkeep/commands/readable.py",
+        old="            if gone is not None and not allow_skip:\n",
+        new="            if False:\n",
         tests=(GONE,),
     ),
     Mutation(

@@ -9,8 +9,7 @@ from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.entries import Attempt, Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey, is_lane, span_of
-from airflow_provider_microbatch.checkpoint.set_offset_command import set_offset_command
-from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, SourceChangedError
+from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError
 from airflow_provider_microbatch.execution.forgetting import check_entries_known
 from airflow_provider_microbatch.execution.intervals import read_only_by
 from airflow_provider_microbatch.execution.position import starts_of
@@ -20,11 +19,11 @@ from airflow_provider_microbatch.upkeep.commands.back_again import back_again, d
 from airflow_provider_microbatch.upkeep.commands.beginnings import check_beginnings
 from airflow_provider_microbatch.upkeep.commands.for_good import InForce
 from airflow_provider_microbatch.upkeep.commands.given_up import check_given_up
-from airflow_provider_microbatch.upkeep.commands.letters_out import check_letters, made_anew
-from airflow_provider_microbatch.upkeep.commands.lost_rows import check_goes_on, lost_of, only_copy
+from airflow_provider_microbatch.upkeep.commands.letters_out import check_letters
 from airflow_provider_microbatch.upkeep.commands.not_asked import saying_what_to_do, told_of_tables
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.reach import no_further_than
+from airflow_provider_microbatch.upkeep.commands.readable import check_readable
 from airflow_provider_microbatch.upkeep.commands.rename_source import check_not_half_renamed
 from airflow_provider_microbatch.upkeep.commands.repair_epochs import (
     fence_attempts,
@@ -125,7 +124,18 @@ class _Rewind:
             self._check_kept()
             check_state_behind(self._checkpoint, self._recorded, lane=self._name, to=self._to)
             self._check_files(later[0])
-        self._check_readable(later, commit_ids)
+        check_readable(
+            self._drafting,
+            self._recorded,
+            lane=self._name,
+            to=self._to,
+            later=later,
+            committed=commit_ids,
+            besides=self._damaged,
+            only_in_table=self._lost,
+            position=self._kept_end,
+            allow_skip=self._allow_skip,
+        )
         if self._name == LIVE:
             check_beginnings(
                 self._drafting, self._recorded, to=self._to, later=later, allow_skip=self._allow_skip
@@ -308,81 +318,6 @@ class _Rewind:
                     f"away. `microbatch export {quote(self._drafting.store.location)} TARGET` makes a copy without "
                     "segments; rewind that, and put it in place of this checkpoint."
                 )
-
-    def _check_readable(self, later: list[int], commit_ids: list[int]) -> None:
-        """Check that everything the later batches have committed can be read a second time."""
-        late: dict[str, OpenSource] = {}
-        for number in later:
-            key = BatchKey(self._name, number)
-            try:
-                entry = self._lane.offset_log.get(number)
-            except CheckpointError:
-                entry = None
-            if entry is None and any(self._checkpoint.resolutions.unreadable(key)):
-                raise MaintenanceError(
-                    f"where batch {key} ends is torn in {self._checkpoint.location}/resolved, and its commit entry may "
-                    f"tell it. Nothing was done. `microbatch repair {quote(self._drafting.store.location)}` first."
-                )
-            if entry is None:
-                if number not in self._lost:  # else a note tells already that it is of after the backup
-                    self._drafting.note(
-                        f"what batch {key} read is lost; its source log tells what the next plan reads."
-                    )
-                continue
-            if number not in commit_ids:
-                continue
-            starts = starts_of(self._lane, number, entry)
-            for name, end in entry.ends.items():
-                start, is_unknown = starts.get(name), name in entry.unresolved
-                if (start == end and not is_unknown) or name in self._damaged:
-                    continue
-                source = self._recorded.source(name, lane=self._name)
-                if source is None:
-                    raise MaintenanceError(
-                        f"batch {key} read source {name!r}, which the pipeline on record no longer has, so it cannot "
-                        "be read again and its rows would be lost. Put the source back, run a batch, then rewind. The "
-                        f"pipeline is that of {self._recorded.where()}: if it is none of yours, look who wrote it, and "
-                        "remove the file."
-                    )
-                late |= {name: source} if name in entry.late and not is_unknown else {}
-                reason = source.why_not_from(start) if is_unknown else source.why_not_anew(start, end)
-                # What the table has of such a batch is the only copy: that is never taken out, unless it is rows of
-                # letters that a clear makes anew. Where another table lacks them, nothing else brings them back there.
-                anew = made_anew(self._checkpoint, self._recorded, source, end, to=self._to) if reason else None
-                may_be_lost = reason is not None and (
-                    is_unknown or anew is not None or not self._recorded.everywhere(key)
-                )
-                then = " ".join(f"Then {way}" for way in anew or ())
-                if reason is not None and not (may_be_lost and self._allow_skip):
-                    way = f"Go on without them: --allow-skip. {then}".rstrip() if may_be_lost else only_copy(number)
-                    raise MaintenanceError(
-                        f"batch {key} cannot be planned again, its rows would be lost: {reason} Nothing was done. {way}"
-                    )
-                if reason is not None:
-                    behind = set_offset_command(
-                        location=self._checkpoint.location, source=name, offset=end, lane=self._name, skip=True
-                    )
-                    told = f"lost to the table: what batch {key} read in source {name!r}: {reason}"
-                    # A run of a range without a planned end stops in its attempt, planned: no position is set then.
-                    # Of that, and of the source's way on, `check_goes_on` tells.
-                    stops = "" if name in entry.late else f"If the next run stops there, `{behind}` begins behind it."
-                    self._drafting.note(f"{told} {then or stops}".rstrip())
-                gone = None
-                with suppress(SourceChangedError):  # the batch as it was planned is refused, and it is planned anew
-                    gone = (
-                        source.left_out(start, end)
-                        if reason
-                        else lost_of(self._checkpoint, key, name, source, start, end)
-                    )
-                if gone is not None and not self._allow_skip:
-                    raise MaintenanceError(
-                        f"batch {key} read what source {name!r} would read less of now, and those rows would be lost: "
-                        f"{gone}. Nothing was done. Put it back; or go on without it: --allow-skip."
-                    )
-                for told in filter(None, (gone, source.doubt_anew(start, end))):
-                    self._drafting.note(f"of what batch {key} read in source {name!r}, {told}.")
-        allow_skip, to = self._allow_skip, self._to
-        check_goes_on(self._drafting, late, lane=self._name, to=to, position=self._kept_end, allow_skip=allow_skip)
 
     def _kept_end(self, name: str) -> Offset | None:
         """The position of the source, once the lane has been rewound."""
