@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from airflow_provider_microbatch.clock import now_ms
@@ -17,6 +18,7 @@ from airflow_provider_microbatch.runtime import channel_ends
 from airflow_provider_microbatch.runtime.channels import ChannelError, _read_groups, told
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.runtime.kinesis import Shards
+from airflow_provider_microbatch.runtime.reading import SourceReadError
 from airflow_provider_microbatch.sources.kinesis import KinesisSource
 from airflow_provider_microbatch.sources.ways_on import TellsMadeAgain
 from tests.sources.served_channels import ChannelWorld
@@ -314,8 +316,6 @@ def test_a_replay_that_would_lack_what_was_read_is_told_of(tmp_path: Path) -> No
 
 def executor(world: World, read: Read) -> Iterator[list[str]]:
     """What a task of Spark's reads, batch by batch."""
-    import pyarrow as pa
-
     numbers = [pa.record_batch({"id": list(range(len(read.arguments["groups"])))})]
     for batch in _read_groups(read.arguments, world.open().secrets(), iter(numbers)):
         yield [value.decode() for value in batch.column("data").to_pylist()]
@@ -341,7 +341,7 @@ def test_of_two_tasks_that_read_at_once_the_one_that_comes_to_another_end_fails(
     assert next(slow) == ["1"]
     assert [*executor(world, read)] == [["1"]]
     world.stream.send(["2"])
-    with pytest.raises(ChannelError, match=r"orders.*by two tasks at once"):
+    with pytest.raises(SourceReadError, match=r"orders.*by two tasks at once"):
         next(slow), next(slow)
     assert [*executor(world, read)] == [["1"]]
 
