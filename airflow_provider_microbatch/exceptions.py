@@ -164,3 +164,9 @@ class AttemptCanceledError(MicroBatchError):
 
 class EnvironmentMismatchError(MicroBatchError):
     """The installed packages contradict each other; the message has the command that mends the installation."""
+
+
+def sentence(told: object) -> str:
+    """The message of an error, with a full stop where it has no end: for a message that goes on behind it."""
+    text = str(told)
+    return text if text.endswith((".", "?", "!")) else f"{text}."

@@ -12,7 +12,7 @@ from airflow_provider_microbatch.checkpoint.entries import JOB, Attempt
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import LETTERS, BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
-from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, SinkError
+from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, SinkError, sentence
 from airflow_provider_microbatch.execution.identity import (
     expected_on_record,
     found_in,
@@ -153,7 +153,7 @@ def _check_not_in(checkpoint: Checkpoint, table: RecordedTable, sink: OpenSink, 
         check_may_be_asked(before, beside=sink)
         other = before.open(SinkContext())
     except DefinitionError as error:
-        raise SinkError(_not_reached(checkpoint, sink, key, before.location(), error)) from error
+        raise SinkError(_not_reached(checkpoint, sink, key, table, before.location(), error)) from error
     away = other.seems_away(checkpoint.tables)
     if away is not None:
         if _is_one_of(checkpoint, sink, before) or contains(checkpoint, sink, key):
@@ -168,7 +168,7 @@ def _check_not_in(checkpoint: Checkpoint, table: RecordedTable, sink: OpenSink, 
     except (DefinitionError, SinkError) as error:
         if _is_one_of(checkpoint, sink, before):
             return  # nobody reads the server of before any more, or its connection was removed
-        raise SinkError(_not_reached(checkpoint, sink, key, before.location(), error)) from error
+        raise SinkError(_not_reached(checkpoint, sink, key, table, before.location(), error)) from error
     rewind = rewind_over(checkpoint, sink, key.lane, key.id - 1)
     if table.is_of_letters:
         raise SinkError(_letters_left(checkpoint, other, sink, key, rewind=rewind))
@@ -203,13 +203,13 @@ def _not_asked(sink: OpenSink, key: BatchKey, before: str, error: Exception) -> 
     )
 
 
-def _not_reached(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, before: str, error: Exception) -> str:
+def _not_reached(
+    checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, table: RecordedTable, before: str, error: Exception
+) -> str:
     """As :func:`_not_asked`, with the ways on: the table's connection or its server may be gone for good."""
-    told = f"{_not_asked(sink, key, before, error)}. Have that answer again"
-    rewind = rewind_over(checkpoint, sink, key.lane, key.id - 1)
-    if rewind is None:
-        return f"{told}."
-    return f"{told}; or, if it is gone for good, {rewind} with --allow-skip."
+    told = f"{sentence(_not_asked(sink, key, before, error))} Have that answer again"
+    rewind = rewind_over(checkpoint, sink, key.lane, key.id - 1, gone=table)
+    return f"{told}." if rewind is None else f"{told}; or, if it is gone for good, {rewind}."
 
 
 def _letters_left(

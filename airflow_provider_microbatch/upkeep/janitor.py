@@ -51,6 +51,7 @@ from airflow_provider_microbatch.execution.status import (
 from airflow_provider_microbatch.execution.subtasks import drop_kept, is_over
 from airflow_provider_microbatch.job_status import JobStatusHook, Telling
 from airflow_provider_microbatch.sinks import Manifest, OpenSink, Sink, SinkContext
+from airflow_provider_microbatch.upkeep.commands.gone import not_reached
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
 from airflow_provider_microbatch.upkeep.janitor_report import JanitorReport
 
@@ -194,6 +195,13 @@ class Janitor:
             report.add(_TABLE_LEFT, table.location(), f"the pipeline does not write to it any more, and {error}")
         return True
 
+    def _is_left_alone(self, table: OpenSink, report: JanitorReport) -> bool:
+        """Whether it is such a table; that of which the stages are elsewhere is asked first for an attempt."""
+        if table.location() in report.of(_TABLE_LEFT):
+            return True
+        why = not_reached(self._checkpoint, table, LIVE, tables=self._checkpoint.tables.following_moves)
+        return why is not None and self._is_beyond_reach(table, why, report)
+
     def _attempt(self, key: BatchKey, epoch: int, sinks: Sequence[OpenSink], report: JanitorReport) -> None:
         what = f"{key} attempt {epoch}"
         attempt = self._checkpoint.attempts.get(key, epoch)
@@ -212,8 +220,8 @@ class Janitor:
                 "remove it and its lease."
             )
         own = self._sink_of(attempt)
-        wrote = [] if own is None else [table.location() for table in own.tables]
-        left = [where for where in wrote if where in report.of(_TABLE_LEFT)]
+        wrote = () if own is None else own.tables
+        left = [table.location() for table in wrote if self._is_left_alone(table, report)]
         if left:
             # Only that table tells whether the batch is in. Its lease stays, so the work is done once it answers.
             report.add("attempt left alone", what, f"it was made for {' and '.join(left)}, which cannot be asked")

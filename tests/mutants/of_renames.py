@@ -11,6 +11,7 @@ RENAME_GIVEN_UP = "tests/execution/test_rename_given_up.py"
 RESTORED = "tests/execution/test_restored_under_commands.py"
 CONNECTIONS = "tests/postgres/test_restored.py"
 RETIRED = "tests/postgres/test_retired.py"
+TOPICS = "tests/kafka/test_retired.py"
 
 MUTATIONS = [
     Mutation(
@@ -207,7 +208,7 @@ MUTATIONS = [
         name="a table whose connection was renamed is asked by the old one",
         why="check tells for good that the old connection is missing, though nothing is left there to be asked",
         file="upkeep/commands/gone.py",
-        old="            table.lanes(tables)  # of a copy that can be asked, readers may still find what it has\n",
+        old="            _ask(table, tables)  # of a copy that can be asked, readers may still find what it has\n",
         new="            pass\n",
         tests=(CONNECTIONS,),
     ),
@@ -255,8 +256,8 @@ MUTATIONS = [
         name="a clear that cannot ask a table of before does not name the rewind that passes over it",
         why="whose server is gone for good has no way on",
         file="execution/not_elsewhere.py",
-        old='    return f"{told}; or, if it is gone for good, {rewind} with --allow-skip."\n',
-        new='    return f"{told}."\n',
+        old='f"{told}." if rewind is None else f"{told}; or, if it is gone for good, {rewind}."',
+        new='f"{told}."',
         tests=(RETIRED,),
     ),
     Mutation(
@@ -290,6 +291,38 @@ MUTATIONS = [
         old="return any(_can_be_asked(one, tables) for one in same)",
         new="return bool(same)",
         tests=(CONNECTIONS, "tests/execution/test_branches.py"),
+    ),
+    Mutation(
+        name="a topic that does not answer passes for one that does",
+        why="a batch of which an attempt died there has no way on, and a renamed connection is asked by its old id",
+        file="upkeep/commands/gone.py",
+        old="    list(table.batches_after(LIVE, _BEHIND_ALL, tables))\n",
+        new="    table.lanes(tables)\n",
+        tests=(TOPICS,),
+    ),
+    Mutation(
+        name="the janitor asks a topic only for what is staged elsewhere",
+        why="it is red for good over an attempt that died at brokers that are off",
+        file="upkeep/janitor.py",
+        old="        return why is not None and self._is_beyond_reach(table, why, report)\n",
+        new="        return False\n",
+        tests=(TOPICS,),
+    ),
+    Mutation(
+        name="a rewind that passes over a topic is not named, since that keeps its batches",
+        why="whose brokers are gone for good is told to bring them back",
+        file="execution/rewind_named.py",
+        old=" and (place is None or not place.is_same_place(one))",
+        new="",
+        tests=(TOPICS,),
+    ),
+    Mutation(
+        name="a rewind that passes over a table is not named, since others got the batch together with it",
+        why="whose server is gone for good is told to bring it back",
+        file="execution/rewind_named.py",
+        old="any(gone is None or not gone.is_same(one) for one in published_beside(",
+        new="any(True for one in published_beside(",
+        tests=(TOPICS,),
     ),
     Mutation(
         name="a table is asked by its name of before until a batch is made",

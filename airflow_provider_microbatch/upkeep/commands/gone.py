@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.execution.came_back import is_left
 from airflow_provider_microbatch.sinks import OpenSink
+
+_BEHIND_ALL = 2**62
 
 
 def is_gone(table: OpenSink, *, now: OpenSink | None, others: Sequence[OpenSink], tables: KnownTables) -> bool:
@@ -30,7 +32,7 @@ def is_gone(table: OpenSink, *, now: OpenSink | None, others: Sequence[OpenSink]
         if table.is_gone():
             return True
         if same:
-            table.lanes(tables)  # of a copy that can be asked, readers may still find what it has
+            _ask(table, tables)  # of a copy that can be asked, readers may still find what it has
         return False
     except SinkError:
         return any(_can_be_asked(one, tables) for one in same)
@@ -45,9 +47,14 @@ def _is_table_of(other: OpenSink, table: OpenSink, tables: KnownTables) -> bool:
 def _can_be_asked(table: OpenSink, tables: KnownTables) -> bool:
     """Of two names of one table that nobody can ask, none stands for the other."""
     with suppress(SinkError):
-        table.lanes(tables)
+        _ask(table, tables)
         return True
     return False
+
+
+def _ask(table: OpenSink, tables: KnownTables) -> None:
+    """Raise :class:`SinkError` if it cannot be asked. A sink need not tell lanes, and would not be asked for these."""
+    list(table.batches_after(LIVE, _BEHIND_ALL, tables))
 
 
 def never_had(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, *, wrote: Sequence[OpenSink]) -> bool:
@@ -68,7 +75,7 @@ def not_reached(checkpoint: Checkpoint, table: OpenSink, lane: str, *, tables: K
     if not table.definition.is_cheap_to_ask or not is_left(checkpoint, table, lane):
         return None
     try:
-        table.lanes(tables)
+        _ask(table, tables)
     except SinkError as error:
         return error
     return None

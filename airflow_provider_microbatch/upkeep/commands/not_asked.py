@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.exceptions import MaintenanceError, SinkError
+from airflow_provider_microbatch.exceptions import MaintenanceError, SinkError, sentence
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
 
 
@@ -26,7 +26,7 @@ def saying_what_to_do(checkpoint: Checkpoint, *, lane: str) -> Iterator[None]:
         if not left:
             raise
         raise MaintenanceError(
-            f"{str(error).rstrip('.')}. Nothing was done. {' and '.join(left)} cannot be asked, and the pipeline does "
+            f"{sentence(error)} Nothing was done. {' and '.join(left)} cannot be asked, and the pipeline does "
             "not write there any more. Have that answer again, and type this again; or, if it is gone for good, with "
             "--allow-skip: what it has of these batches stays there."
         ) from error

@@ -146,5 +146,5 @@ def drop_stages(drafting: Drafting, recorded: Recorded, fenced: Sequence[Attempt
                     )
                 )
             look = not_in(attempt, table)
-            if look is not None and sink is not None and not recorded.is_gone(sink):
+            if look is not None and not recorded.is_gone(table):
                 drafting.elsewhere(look)
