@@ -51,7 +51,7 @@ from airflow_provider_microbatch.execution.status import (
 from airflow_provider_microbatch.execution.subtasks import drop_kept, is_over
 from airflow_provider_microbatch.job_status import JobStatusHook, Telling
 from airflow_provider_microbatch.sinks import Manifest, OpenSink, Sink, SinkContext
-from airflow_provider_microbatch.upkeep.commands.gone import not_reached
+from airflow_provider_microbatch.upkeep.commands.gone import Answering, not_reached
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
 from airflow_provider_microbatch.upkeep.janitor_report import JanitorReport
 
@@ -100,6 +100,7 @@ class Janitor:
         self._dry_run = dry_run
         self._clock_ms = clock_ms
         self._own = ""
+        self._answering = Answering(checkpoint.tables.following_moves)
 
     def run(self) -> JanitorReport:
         """Do all outstanding work. An attempt that cannot be cleaned up is reported, and the other attempts are cleaned
@@ -114,6 +115,7 @@ class Janitor:
         if name is None:
             return report  # this package has never planned a batch here
         own = self._own = identity.query_id if identity is not None else ""
+        self._answering = Answering(self._checkpoint.tables.following_moves)
         sinks = self._sinks(report)
         work, sinks = self._work(sinks, report)
         for key, epoch in work:
@@ -199,7 +201,7 @@ class Janitor:
         """Whether it is such a table; that of which the stages are elsewhere is asked first for an attempt."""
         if table.location() in report.of(_TABLE_LEFT):
             return True
-        why = not_reached(self._checkpoint, table, LIVE, tables=self._checkpoint.tables.following_moves)
+        why = not_reached(self._checkpoint, table, LIVE, answering=self._answering)
         return why is not None and self._is_beyond_reach(table, why, report)
 
     def _attempt(self, key: BatchKey, epoch: int, sinks: Sequence[OpenSink], report: JanitorReport) -> None:

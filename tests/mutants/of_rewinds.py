@@ -250,8 +250,8 @@ MUTATIONS = [
         name="a rewind is named that takes a batch out of a table that each batch replaces",
         why="it is refused, since no batch can be taken out there, and who pastes it has no way on",
         file="execution/rewind_named.py",
-        old=" if not one.can_withdraw)",
-        new=" if one.keeps_for_good)",
+        old="if not one.can_withdraw and (",
+        new="if one.keeps_for_good and (",
         tests=(NAMED,),
     ),
     Mutation(

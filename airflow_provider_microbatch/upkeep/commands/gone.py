@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
@@ -15,46 +14,52 @@ from airflow_provider_microbatch.sinks import OpenSink
 _BEHIND_ALL = 2**62
 
 
-def is_gone(table: OpenSink, *, now: OpenSink | None, others: Sequence[OpenSink], tables: KnownTables) -> bool:
+class Answering:
+    """Which tables can be asked. Each is asked once: a server that is off is waited for.
+
+    :param tables: the checkpoint's knowledge of its tables.
+    """
+
+    def __init__(self, tables: KnownTables) -> None:
+        self._tables = tables
+        self._errors: dict[str, SinkError | None] = {}
+
+    def error(self, table: OpenSink) -> SinkError | None:
+        """Why it cannot be asked; None if it can be. A sink need not tell lanes, and would not be asked for these."""
+        where = table.location()
+        if where not in self._errors:
+            self._errors[where] = None
+            try:
+                list(table.batches_after(LIVE, _BEHIND_ALL, self._tables))
+            except SinkError as error:
+                self._errors[where] = error
+        return self._errors[where]
+
+    def tells_of(self, table: OpenSink, other: OpenSink) -> bool:
+        """Whether it can be asked and is the table that the other one was."""
+        return self.error(table) is None and table.is_table_of(other.definition, self._tables)
+
+
+def is_gone(table: OpenSink, *, now: OpenSink | None, others: Sequence[OpenSink], answering: Answering) -> bool:
     """Whether what the table was was dropped from one that is there, or cannot be asked by its name of before, and goes
     by another name (a table that was renamed, a connection that was): that one tells what this one had.
 
     :param now: the pipeline's sink of now; None if nobody knows it.
     :param others: the tables on record that have other addresses.
-    :param tables: the checkpoint's knowledge of its tables.
     :raises SinkError: if it cannot tell.
     """
     # By its address, and not by its definition: of one that is named as it is now and is away, nobody else tells.
     if now is None or any(one.location() == table.location() for one in now.tables):
         return table.is_gone()
-    same = [one for one in others if _is_table_of(one, table, tables)]
     try:
         if table.is_gone():
             return True
-        if same:
-            _ask(table, tables)  # of a copy that can be asked, readers may still find what it has
-        return False
     except SinkError:
-        return any(_can_be_asked(one, tables) for one in same)
-
-
-def _is_table_of(other: OpenSink, table: OpenSink, tables: KnownTables) -> bool:
-    with suppress(SinkError):  # its server may be off, which tells nothing of this table
-        return other.is_table_of(table.definition, tables)
-    return False
-
-
-def _can_be_asked(table: OpenSink, tables: KnownTables) -> bool:
-    """Of two names of one table that nobody can ask, none stands for the other."""
-    with suppress(SinkError):
-        _ask(table, tables)
-        return True
-    return False
-
-
-def _ask(table: OpenSink, tables: KnownTables) -> None:
-    """Raise :class:`SinkError` if it cannot be asked. A sink need not tell lanes, and would not be asked for these."""
-    list(table.batches_after(LIVE, _BEHIND_ALL, tables))
+        return any(answering.tells_of(one, table) for one in others)
+    # Of a copy that can be asked readers may still find what it has; of two names that nobody can ask, none stands for
+    # the other.
+    is_asked = not table.definition.is_cheap_to_ask or answering.error(table) is None
+    return not is_asked and any(answering.tells_of(one, table) for one in others)
 
 
 def never_had(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, *, wrote: Sequence[OpenSink]) -> bool:
@@ -69,13 +74,9 @@ def never_had(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, *, wrote: S
     return any(is_left(checkpoint, one, key.lane) for one in others)
 
 
-def not_reached(checkpoint: Checkpoint, table: OpenSink, lane: str, *, tables: KnownTables) -> SinkError | None:
+def not_reached(checkpoint: Checkpoint, table: OpenSink, lane: str, *, answering: Answering) -> SinkError | None:
     """Why a table cannot be asked that the pipeline does not write to any more: its connection, or its server, may be
     gone for good. None if it can be asked, or is one of now."""
     if not table.definition.is_cheap_to_ask or not is_left(checkpoint, table, lane):
         return None
-    try:
-        _ask(table, tables)
-    except SinkError as error:
-        return error
-    return None
+    return answering.error(table)

@@ -28,7 +28,7 @@ from airflow_provider_microbatch.execution.ran_last import newest_first, newest_
 from airflow_provider_microbatch.execution.refused_plan import refused_plan
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
 from airflow_provider_microbatch.sources import OpenSource, Source
-from airflow_provider_microbatch.upkeep.commands.gone import is_gone, never_had, not_reached
+from airflow_provider_microbatch.upkeep.commands.gone import Answering, is_gone, never_had, not_reached
 from airflow_provider_microbatch.upkeep.commands.sinks_on_record import SinksOnRecord
 from airflow_provider_microbatch.upkeep.commands.told import Told, told_by
 
@@ -61,7 +61,7 @@ class Recorded:
         self._tables = checkpoint.tables.following_moves
         self._sinks = SinksOnRecord(checkpoint)
         self._abandons = abandons
-        self._abandoned: dict[str, SinkError | None] = {}
+        self._answering = Answering(self._tables)
         self._gone: dict[str, bool] = {}
         self._refused: dict[str, RefusedPlan | None] = {}
         self._pipelines: dict[bool, tuple[str, Mapping[str, Any]] | None] = {}
@@ -265,7 +265,7 @@ class Recorded:
                 others = [
                     one for one in tables_of([*self._sinks.usable.values()]) if one.location() != table.location()
                 ]
-                self._gone[place] = is_gone(table, now=self._sinks.now, others=others, tables=self._tables)
+                self._gone[place] = is_gone(table, now=self._sinks.now, others=others, answering=self._answering)
         return self._gone[place]
 
     def abandoned(self, sinks: Sequence[OpenSink]) -> Mapping[str, SinkError]:
@@ -274,12 +274,9 @@ class Recorded:
             return {}
         found = dict[str, SinkError]()
         for table in tables_of(sinks):
-            where = table.location()
-            if where not in self._abandoned:  # once a command: a server that is down is waited for
-                self._abandoned[where] = not_reached(self._checkpoint, table, self._abandons, tables=self._tables)
-            why = self._abandoned[where]
+            why = not_reached(self._checkpoint, table, self._abandons, answering=self._answering)
             if why is not None:
-                found[where] = why
+                found[table.location()] = why
         return found
 
     def on_record(self) -> list[OpenSink]:

@@ -134,7 +134,7 @@ def drop_stages(drafting: Drafting, recorded: Recorded, fenced: Sequence[Attempt
         sink = recorded.sink_of(attempt)
         tables = () if sink is None else sink.tables
         for table in for_good_first(tables):
-            if table.definition.is_cheap_to_ask and not recorded.abandoned([table]):
+            if table.definition.is_cheap_to_ask and not recorded.is_gone(table):
                 drafting.elsewhere(
                     DropStage(
                         key=str(attempt.key),
