@@ -143,8 +143,8 @@ MUTATIONS = [
         name="behind lost state a rewind is named that leaves batches where nobody takes them out",
         why="it is refused, and the error names no other way on",
         file="execution/rewind_named.py",
-        old="    rewind = rewind_named(kept.checkpoint, sink, LIVE, to, lost=lost)\n",
-        new='    rewind = rewind_named(kept.checkpoint, sink, LIVE, to, lost=lost) or "a rewind"\n',
+        old="    rewind = rewind_named(kept.checkpoint, sink, LIVE, to, lost=lost, gone=gone)\n",
+        new='    rewind = rewind_named(kept.checkpoint, sink, LIVE, to, lost=lost, gone=gone) or "a rewind"\n',
         tests=(KEPT,),
     ),
     Mutation(

@@ -331,7 +331,7 @@ MUTATIONS = [
         name="a rewind is named that takes a lost batch out of a table that is named no more",
         why="who follows it takes out what nothing puts back there",
         file="execution/rewind_named.py",
-        old="published_beside(checkpoint, sink, key) or ",
+        old="_beside(checkpoint, sink, key, gone=gone) or ",
         new="",
         tests=(BESIDE,),
     ),

@@ -48,8 +48,8 @@ MUTATIONS = [
         name="a rewind is named that takes out of a topic what the pipeline wrote to it before",
         why="it is refused, and no way on is named",
         file="execution/rewind_named.py",
-        old="published_beside(checkpoint, sink, key) or _stays(checkpoint, sink, key, lost=lost) for",
-        new="published_beside(checkpoint, sink, key) for",
+        old="_beside(checkpoint, sink, key, gone=gone) or _stays(checkpoint, sink, key, lost=lost, gone=gone)",
+        new="_beside(checkpoint, sink, key, gone=gone)",
         tests=(BEHIND,),
     ),
     Mutation(
