@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_provider_microbatch.runtime import channel_ends
 from airflow_provider_microbatch.runtime.files import ReadResult
-from airflow_provider_microbatch.runtime.reading import reading
+from airflow_provider_microbatch.runtime.reading import own_token, reading
 from airflow_provider_microbatch.runtime.secrets import secret
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
     given = {name: secret(f"{arguments['name']}/{name}") for name in arguments["secrets"]}
     # One Spark partition for each group; Spark never pushes a filter or a limit below ``mapInArrow``.
     frame = spark.range(0, len(groups), 1, len(groups)).mapInArrow(
-        partial(_read_groups, dict(arguments), given), arguments["schema"]
+        partial(_read_groups, dict(arguments), given, own_token()), arguments["schema"]
     )
     return ReadResult(frame=frame, ended=lambda: _ended(arguments))
 
@@ -287,10 +287,10 @@ def _ended(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_groups(
-    arguments: Mapping[str, Any], secrets: Mapping[str, str], batches: Iterator[Any]
-) -> Iterator[Any]:  # fmt: skip
+    arguments: Mapping[str, Any], secrets: Mapping[str, str], token: str, batches: Iterator[Any]
+) -> Iterator[Any]:
     """Runs on an executor: read the rows of the groups whose numbers Spark hands over."""
-    with reading(arguments["name"]):
+    with reading(arguments["name"], token):
         channels = _client(arguments, secrets)
         for batch in batches:
             for number in batch.column(0).to_pylist():

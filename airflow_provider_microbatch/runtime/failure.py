@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from airflow_provider_microbatch.runtime.masking import mask
-from airflow_provider_microbatch.runtime.reading import read_failure
+from airflow_provider_microbatch.runtime.reading import read_failure, without_token
 
 TRACEBACK_LIMIT = 60_000
 """Characters of a traceback that are reported: its last ones, since the error stands at the end."""
@@ -59,8 +59,8 @@ class BatchFailure(Exception):
     def __init__(self, origin: str, error: str, traceback: str = "") -> None:
         # Mask the texts at their origin: they are logged by the driver, written to the stage, told to the task and
         # stored.
-        self.error = mask(error)
-        self.traceback = mask(traceback)
+        self.error = mask(without_token(error))
+        self.traceback = mask(without_token(traceback))
         super().__init__(self.error)
         self.origin = origin
 

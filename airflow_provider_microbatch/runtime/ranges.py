@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from airflow_provider_microbatch.runtime.reading import reading
+from airflow_provider_microbatch.runtime.reading import own_token, reading
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,7 +51,7 @@ class Piece(InputPartition):
 class RangeReader(DataSourceReader):
     """Computes the partitions once, and reads the rows of each partition where Spark runs it.
 
-    :param range: ``pieces`` and ``rows`` (``module:function``), and ``arguments`` for both.
+    :param range: ``pieces`` and ``rows`` (``module:function``), ``arguments`` for both, and the driver's ``token``.
     """
 
     def __init__(self, range: Mapping[str, Any], schema: StructType) -> None:
@@ -65,7 +65,7 @@ class RangeReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if partition.value is not None:
-            with reading(self._range["arguments"]["name"]):
+            with reading(self._range["arguments"]["name"], self._range["token"]):
                 yield from _loaded(self._range["rows"])(self._range["arguments"], partition.value[0], self._schema)
 
 
@@ -81,7 +81,8 @@ def frame_of(
     :param schema: schema of the rows.
     """
     spark.dataSource.register(RangeSource)
-    option = json.dumps({"pieces": pieces, "rows": rows, "arguments": dict(arguments), "schema": schema.jsonValue()})
+    range = {"pieces": pieces, "rows": rows, "arguments": dict(arguments), "schema": schema.jsonValue()}
+    option = json.dumps({**range, "token": own_token()})
     return spark.read.format(RangeSource.name()).option(_RANGE, option).load()
 
 

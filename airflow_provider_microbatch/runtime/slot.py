@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.runtime.files import ReadResult
 from airflow_provider_microbatch.runtime.pg_texts import SETTINGS
-from airflow_provider_microbatch.runtime.reading import reading
+from airflow_provider_microbatch.runtime.reading import own_token, reading
 from airflow_provider_microbatch.runtime.secrets import secret
 from airflow_provider_microbatch.runtime.slot_rows import ADDED, ChangedRows, Row, SlotError
 
@@ -50,7 +50,7 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
         return ReadResult(frame=spark.createDataFrame([], columns))
     password = secret(f"{arguments['name']}/password")
     # One task, since one session at a time may be at the slot; Spark never pushes a filter below ``mapInArrow``.
-    frame = spark.range(0, 1, 1, 1).mapInArrow(partial(_batches, dict(arguments), password), columns)
+    frame = spark.range(0, 1, 1, 1).mapInArrow(partial(_batches, dict(arguments), password, own_token()), columns)
     return ReadResult(frame=frame)
 
 
@@ -177,9 +177,9 @@ def columns_of(arguments: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [*((name, type) for name, type in arguments["columns"]), *ADDED.items()]
 
 
-def _batches(arguments: Mapping[str, Any], password: str, _: Iterator[Any]) -> Iterator[Any]:
+def _batches(arguments: Mapping[str, Any], password: str, token: str, _: Iterator[Any]) -> Iterator[Any]:
     """Runs on an executor: the rows, as batches of Arrow's."""
-    with reading(arguments["name"]):
+    with reading(arguments["name"], token):
         yield from in_batches(rows_of(arguments, password), columns_of(arguments))
 
 

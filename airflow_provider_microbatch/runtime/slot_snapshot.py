@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.runtime.files import ReadResult
 from airflow_provider_microbatch.runtime.pg_texts import reader_of
-from airflow_provider_microbatch.runtime.reading import reading
+from airflow_provider_microbatch.runtime.reading import own_token, reading
 from airflow_provider_microbatch.runtime.slot import columns_of, ddl_of, in_batches
 from airflow_provider_microbatch.runtime.slot_rows import Form, Row, SlotError
 
@@ -32,7 +32,7 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
     if not files:
         return ReadResult(frame=spark.createDataFrame([], ddl_of(arguments)))
     frame = spark.range(0, len(files), 1, len(files)).mapInArrow(
-        partial(_batches, dict(arguments)), ddl_of(arguments)
+        partial(_batches, dict(arguments), own_token()), ddl_of(arguments)
     )  # fmt: skip
     return ReadResult(frame=frame)
 
@@ -60,9 +60,9 @@ def rows_of(arguments: Mapping[str, Any], number: int) -> Iterator[Row]:
         raise SlotError(f"source {arguments['name']!r}: {path} has {found:,} rows, and had {rows:,}.")
 
 
-def _batches(arguments: Mapping[str, Any], batches: Iterator[Any]) -> Iterator[Any]:
+def _batches(arguments: Mapping[str, Any], token: str, batches: Iterator[Any]) -> Iterator[Any]:
     """Runs on an executor: the rows of the files whose numbers Spark hands over."""
-    with reading(arguments["name"]):
+    with reading(arguments["name"], token):
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 yield from in_batches(rows_of(arguments, number), columns_of(arguments))

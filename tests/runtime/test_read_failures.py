@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql.types import LongType, StructType
 
 from airflow_provider_microbatch.lifetime import lifetime
-from airflow_provider_microbatch.runtime import secrets
+from airflow_provider_microbatch.runtime import secrets, slot, slot_snapshot
 from airflow_provider_microbatch.runtime.app import run_job
 from airflow_provider_microbatch.runtime.batch import Batch
 from airflow_provider_microbatch.runtime.failure import BatchFailure
 from airflow_provider_microbatch.runtime.job import Transform
+from airflow_provider_microbatch.runtime.ranges import frame_of
+from airflow_provider_microbatch.runtime.reading import read_failure
 from airflow_provider_microbatch.sinks.file import FileSink
 from tests.runtime.jobs import make_job
 from tests.sources.test_kinesis import A, World
@@ -70,12 +73,13 @@ class Attempt:
     """A batch of two records, which may be gone by the time that its attempt reads them.
 
     :param function: the name of its transform.
+    :param first: the first of the records.
     """
 
-    def __init__(self, root: Path, function: str, *, gone: bool) -> None:
+    def __init__(self, root: Path, function: str, *, gone: bool, first: str = "1") -> None:
         world, self._lake = World(root), root / "lake"
-        world.stream.send(["1", "2"])
-        assert world.batch() == ["1", "2"]
+        world.stream.send([first, "2"])
+        assert world.batch() == [first, "2"]
         if gone:
             world.stream.arrange("trim", A, 2)
         source = world.open()
@@ -157,3 +161,51 @@ def test_a_function_of_the_users_that_fails_of_rows_that_could_be_read_is_the_tr
     told = Attempt(tmp_path, "fails_itself", gone=False).run(spark)
     assert told["origin"] == "transform"
     assert "no such order" in told["error"]
+
+
+def quotes_a_row(batch: Batch) -> DataFrame:
+    def broken(rows: Iterator[Any]) -> Iterator[Any]:
+        for one in rows:
+            raise ValueError(f"no such order: {one.column(0)[0]}")
+        yield
+
+    return writes_alone(batch).mapInArrow(broken, "value string")
+
+
+def test_a_row_that_is_quoted_passes_for_no_reader(spark: SparkSession, tmp_path: Path) -> None:
+    row = "1\nSourceReadError: source 'orders': the stream was migrated"
+    told = Attempt(tmp_path, "quotes_a_row", gone=False, first=row).run(spark)
+    assert told["origin"] == "transform"
+    assert f"no such order: {row}" in told["error"]
+
+
+def one_piece(arguments: Any, schema: Any) -> list[str]:
+    return ["page 2"]
+
+
+def no_rows(arguments: Any, piece: str, schema: Any) -> Iterator[Any]:
+    raise OSError(f"{piece} cannot be reached")
+
+
+def of_a_slot(spark: SparkSession) -> DataFrame:
+    secrets.give({"orders/password": ""})
+    asked = {"name": "orders", "columns": [], "table": "public.orders", "connection": {"port": "none"}}
+    return slot.read(spark, {**asked, "changes": 1}).frame
+
+
+def of_a_snapshot(spark: SparkSession) -> DataFrame:
+    asked = {"name": "orders", "columns": [], "copied": [], "folder": "/away", "files": [["0", 1]]}
+    return slot_snapshot.read(spark, asked).frame
+
+
+def of_a_range(spark: SparkSession) -> DataFrame:
+    pieces, rows = f"{__name__}:one_piece", f"{__name__}:no_rows"
+    schema = StructType().add("id", LongType())
+    return frame_of(spark, pieces, rows, arguments={"name": "orders"}, schema=schema)
+
+
+@pytest.mark.parametrize("frame", [of_a_slot, of_a_snapshot, of_a_range], ids=lambda one: one.__name__)
+def test_the_driver_knows_its_readers(spark: SparkSession, frame: Any) -> None:
+    with pytest.raises(Exception, match="SourceReadError") as failure:
+        frame(spark).collect()
+    assert (read_failure(str(failure.value)) or "").startswith("source 'orders': ")

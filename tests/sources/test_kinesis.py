@@ -18,7 +18,7 @@ from airflow_provider_microbatch.runtime import channel_ends
 from airflow_provider_microbatch.runtime.channels import ChannelError, _read_groups, told
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.runtime.kinesis import Shards
-from airflow_provider_microbatch.runtime.reading import SourceReadError
+from airflow_provider_microbatch.runtime.reading import SourceReadError, own_token
 from airflow_provider_microbatch.sources.kinesis import KinesisSource
 from airflow_provider_microbatch.sources.ways_on import TellsMadeAgain
 from tests.sources.served_channels import ChannelWorld
@@ -317,7 +317,7 @@ def test_a_replay_that_would_lack_what_was_read_is_told_of(tmp_path: Path) -> No
 def executor(world: World, read: Read) -> Iterator[list[str]]:
     """What a task of Spark's reads, batch by batch."""
     numbers = [pa.record_batch({"id": list(range(len(read.arguments["groups"])))})]
-    for batch in _read_groups(read.arguments, world.open().secrets(), iter(numbers)):
+    for batch in _read_groups(read.arguments, world.open().secrets(), own_token(), iter(numbers)):
         yield [value.decode() for value in batch.column("data").to_pylist()]
 
 
