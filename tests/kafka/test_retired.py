@@ -64,6 +64,8 @@ def test_a_batch_of_which_an_attempt_died_there_is_rewound_at_the_users_word(
     assert sorted(path.name for path in (tmp_path / "other/lane=live").iterdir()) == ["batch_id=1"]
     assert world.table() == {0: [0], 1: [1]}
     assert not world.janitor().problems
+    with pytest.raises(SinkError, match=r"live/0 was made for kafka://.* good, `microbatch rewind .* --allow-skip`\."):
+        world.run(0, coded(), clear_number=1)
 
 
 def test_a_topic_whose_connection_was_renamed_is_asked_by_the_new_one_alone(
