@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, MaintenanceError
+from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, MaintenanceError, SourceError
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources import Source
 from tests.execution.kept_tables import adopt, refused
 from tests.execution.maintaining import applied, planned, rewind
 from tests.execution.test_first_positions import Queued
 from tests.execution.world import KEY, World, run_identity
+from tests.support.inline_engine import InlineEngine
 
 
 @pytest.fixture
@@ -174,3 +176,61 @@ def test_adopted_output_without_the_source_does_not_say_that_there_was_nothing_t
     entry = world.checkpoint.offset_log.get(KEY.id)
     assert entry is not None
     assert entry.starts == {"orders": None}
+
+
+@pytest.fixture
+def lost(world: Queued) -> Queued:
+    """Where the first batch began is not known: its entry was torn, and the source begins elsewhere by now."""
+    world.first = 0
+    world.run(1)
+    world.append(2, 3)
+    world.run(2)
+    tear(world)
+    world.first = 1
+    assert any("is not known" in note for note in applied(world).notes)
+    return world
+
+
+def test_a_batch_of_which_nobody_knows_where_it_began_is_not_replayed(lost: Queued) -> None:
+    table, engine = lost.table(), InlineEngine()
+    with pytest.raises(SourceError, match=r"began in source 'orders' is not known.*Nothing was done.*allow-skip"):
+        lost.run(1, engine, clear_number=1)
+    assert not engine.jobs
+    assert lost.table() == table
+    lost.run(2, clear_number=1)
+    lost.append(4)
+    lost.run(3)
+    assert lost.table() == {**table, 2: [4]}
+
+
+def test_nor_is_one_that_has_no_output_run_from_where_the_source_begins_by_now(world: Queued) -> None:
+    world.first = 0
+    world.staged(1)
+    world.expire_leases()
+    entry = world.checkpoint.offset_log.get(KEY.id)
+    assert entry is not None
+    world.checkpoint.offset_log.add(1, replace(entry, starts=entry.ends))  # a command was at it, and the run slept
+    tear(world)
+    world.first = 1
+    assert any("is not known" in note for note in applied(world).notes)
+    engine = InlineEngine()
+    with pytest.raises(SourceError, match="began in source 'orders' is not known"):
+        world.run(1, engine)
+    assert not engine.jobs
+
+
+def test_a_rewind_to_before_such_a_batch_is_refused_and_its_words_name_no_later_beginning(lost: Queued) -> None:
+    table = lost.table()
+    with pytest.raises(MaintenanceError, match=r"source 'orders' began is not known.*Nothing was done.*allow-skip"):
+        applied(lost, rewind(-1))
+    assert lost.table() == table
+    applied(lost, rewind(0))  # the second batch's beginning is known
+    lost.run(5)
+    assert lost.table() == table
+    lost.first = 2
+    (told,) = [note for note in planned(lost, rewind(-1, allow_skip=True)).notes if "'orders'" in note]
+    assert "is not known" in told
+    lost.first = 0
+    applied(lost, rewind(-1, allow_skip=True))
+    lost.run(6)
+    assert sorted(id for ids in lost.table().values() for id in ids) == [1, 2, 3]

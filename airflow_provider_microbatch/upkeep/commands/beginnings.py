@@ -14,11 +14,12 @@ from airflow_provider_microbatch.exceptions import (
     SinkError,
     SourceError,
 )
+from airflow_provider_microbatch.execution.beginnings import untold
 from airflow_provider_microbatch.execution.position import starts_of
 from airflow_provider_microbatch.sinks import Manifest
 from airflow_provider_microbatch.sinks.manifest import ADOPTED
 from airflow_provider_microbatch.sources import OpenSource
-from airflow_provider_microbatch.sources.ways_on import BeginsAsAsked
+from airflow_provider_microbatch.sources.ways_on import is_asked
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting
 from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded
 
@@ -43,7 +44,8 @@ def check_beginnings(
     lane = drafting.checkpoint.lane(LIVE)
     kept = lane.offset_log.get(to) if to >= 0 else None
     began: dict[str, Offset] = {}
-    torn, known = False, set[str]()  # known: by entries that no torn one is before
+    torn, lost = False, set[str]()  # lost: with the torn entry in whose place repair has written this one
+    known = set[str]()  # by entries that no torn one is before
     for number in later:
         try:
             entry = lane.offset_log.get(number)
@@ -51,13 +53,17 @@ def check_beginnings(
             torn = True
             continue
         starts = {} if entry is None else starts_of(lane, number, entry)
+        lost |= set() if entry is None else set(untold(entry, starts)) - known
         # A beginning that a plan found nothing at is none: the source had not begun.
         began = {name: start for name, start in starts.items() if start is not None} | began
-        known |= set() if torn else began.keys()
-    for name, by_now in begin_anew(recorded, kept, besides=known) if torn else ():
+        known |= set() if torn else began.keys() - lost
+    asked = begin_anew(recorded, kept, besides=known) if torn or lost else ()
+    anew = {name: begins for name, begins in asked if torn or name in lost}
+    for name, by_now in anew.items():
         told = (
-            f"where source {name!r} began is not known, since an entry of {lane.offset_log.location} is torn; by now "
-            f"it begins at {by_now}: what came before that would be read by no batch."
+            f"where source {name!r} began is not known, since an entry of {lane.offset_log.location} "
+            f"{'is torn' if torn else 'was lost'}; by now it begins at {by_now}: what came before that would be read "
+            "by no batch."
         )
         if not allow_skip:
             raise MaintenanceError(
@@ -66,6 +72,8 @@ def check_beginnings(
             )
         drafting.note(f"{told} Have it begin where it began, or before that ({_ASKED}).")
     for name, first in began.items():
+        if name in anew:
+            continue  # the first beginning that an entry tells is that of a later batch
         source = None if kept is not None and kept.ends.get(name) is not None else recorded.source(name, lane=LIVE)
         begins = None if source is None else source.initial_offset()
         if source is None or begins in (None, first) or source.is_after(begins, first) is False:
@@ -136,7 +144,7 @@ def began_at(
         except _UNTOLD:
             asked[name] = None
             continue
-        if source is not None and _is_asked(source):
+        if source is not None and is_asked(source):
             asked[name] = source
     found: Published | None = None
     if asked:
@@ -150,8 +158,9 @@ def began_at(
                 began[name] = _shown(source, _made_of(drafting, output, name), end=ends[name], output=output)
         if began[name] is None:
             drafting.note(
-                f"where batch {key} began in source {name!r} is not known: a replay of it begins where the source says "
-                f"by then that it begins ({_ASKED}), and so does the next batch after a rewind to before it."
+                f"where batch {key} began in source {name!r} is not known: a replay of it is refused, and so is a "
+                "rewind to before it without --allow-skip, behind which it begins where the source says by then that "
+                f"it begins ({_ASKED})."
             )
     return began
 
@@ -176,8 +185,4 @@ def _begins_anew(recorded: Recorded, kept: OffsetEntry | None, name: str) -> Off
     if kept is not None and kept.ends.get(name) is not None:
         return None
     source = recorded.source(name, lane=LIVE)
-    return source.initial_offset() if source is not None and _is_asked(source) else None
-
-
-def _is_asked(source: OpenSource) -> bool:
-    return isinstance(source, BeginsAsAsked) and source.begins_as_asked()
+    return source.initial_offset() if source is not None and is_asked(source) else None
