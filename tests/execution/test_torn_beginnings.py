@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from acme_microbatch.polled_queue import PolledQueue
 
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, MaintenanceError, SourceError
 from airflow_provider_microbatch.sinks.file import FileSink
@@ -45,6 +46,28 @@ def test_a_plan_that_is_made_again_begins_elsewhere_and_the_repair_says_so(world
     applied(world)
     world.run(1)
     assert world.table() == {0: [2]}
+
+
+def test_a_plan_that_no_attempt_was_made_of_may_have_had_a_source_that_nobody_knows(
+    world: Queued, tmp_path: Path
+) -> None:
+    """A source was added, and the process died behind the plan: no definition on record has it."""
+    world.run(1)
+    world.append(2)
+    world.sources["other"] = PolledQueue(str(tmp_path / "other"))  # type: ignore[assignment]
+    (tmp_path / "other").write_text('[{"id": 9}]\n')
+    assert world.execution.plan(run_identity(2)) is not None
+    tear(world, 1)
+    (told,) = planned(world).notes
+    assert "no attempt at batch live/1 is on record" in told
+    assert "initial_offset" in told
+    world.expire_leases()
+    applied(world)
+    world.staged(2)
+    tear(world, 1)
+    world.expire_leases()
+    (told,) = planned(world).notes
+    assert "where source 'other' began" in told
 
 
 def test_nothing_is_said_of_a_source_that_has_a_position(world: Queued) -> None:

@@ -443,4 +443,12 @@ MUTATIONS = [
         new="        if False:\n",
         tests=("tests/execution/test_torn_beginnings.py",),
     ),
+    Mutation(
+        name="a plan that no attempt was made of had no source that nobody knows",
+        why="one that was added with it begins at its newest data, and what came before is in no batch",
+        file="upkeep/commands/beginnings.py",
+        old="    if not _is_run(drafting, key):\n",
+        new="    if False:\n",
+        tests=("tests/execution/test_torn_beginnings.py",),
+    ),
 ]

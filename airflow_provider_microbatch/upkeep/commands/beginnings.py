@@ -105,8 +105,19 @@ def begin_anew(
             yield name, begins
 
 
-def note_anew(drafting: Drafting, recorded: Recorded, kept: OffsetEntry | None) -> None:
-    """Note where the next plan has sources begin whose beginning only a torn entry told."""
+def note_anew(drafting: Drafting, recorded: Recorded, kept: OffsetEntry | None, key: BatchKey) -> None:
+    """Note where the next plan has sources begin whose beginning only a torn entry told.
+
+    :param kept: the newest entry that stays; None if none does.
+    :param key: the batch that is planned again.
+    """
+    if not _is_run(drafting, key):
+        drafting.note(
+            f"no attempt at batch {key} is on record, so nobody knows with which sources it was planned. A source that "
+            f"came with it, and is asked where to begin ({_ASKED}), begins where it says as the batch is planned "
+            "again: what came before that is read by no batch. Where that is not where it began, have it begin there "
+            "until then."
+        )
     for name in recorded.source_names():
         try:
             begins = _begins_anew(recorded, kept, name)
@@ -178,6 +189,16 @@ def _shown(source: OpenSource, made_of: str | None, *, end: Offset, output: Mani
 def _made_of(drafting: Drafting, output: Manifest, name: str) -> str | None:
     names = drafting.checkpoint.names
     return {names.of(one): made_of for one, made_of in output.made_of.items()}.get(name)
+
+
+def _is_run(drafting: Drafting, key: BatchKey) -> bool:
+    """Whether the newest attempt at the batch is of its last plan, whose sources are on record then; behind a rewind
+    older ones are there, and are fenced."""
+    try:
+        attempt = drafting.checkpoint.attempts.latest(key)
+    except CheckpointError:
+        return False
+    return attempt is not None and not attempt.is_fence
 
 
 def _begins_anew(recorded: Recorded, kept: OffsetEntry | None, name: str) -> Offset | None:

@@ -219,7 +219,8 @@ class LaneRepair:
             )
             taken = True
         if taken and self._name == LIVE:
-            note_anew(self._drafting, self._recorded, log.get(ids[-1]) if ids else None)
+            kept = log.get(ids[-1]) if ids else None
+            note_anew(self._drafting, self._recorded, kept, self._key(ids[-1] + 1 if ids else 0))
 
     def _mend_older_offsets(self) -> None:
         """Rebuild a torn or missing entry that has a successor: its neighbours tell where its range begins and ends."""
