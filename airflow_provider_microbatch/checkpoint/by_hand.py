@@ -59,6 +59,11 @@ def is_beginning(entry: OffsetEntry) -> bool:
     return is_position(entry) and not any((*entry.starts.values(), *entry.ends.values()))
 
 
+def is_rebuilt(entry: OffsetEntry) -> bool:
+    """Whether repair has written the offset entry again, in place of one that was lost."""
+    return bool(_trail(entry)) and not is_position(entry)
+
+
 def written_since(commit: CommitEntry) -> object:
     """The first of the consecutive numbers that a command passed over, as its commit entry says; or None."""
     return _trail(commit).get(_SINCE)
@@ -72,8 +77,7 @@ def commits_another(commit: CommitEntry, entry: OffsetEntry, data: bytes) -> boo
     plan = commit.plan or _trail(commit).get(_PLAN)
     # An entry that repair has rebuilt stands in for the entry that was committed; so does one that was handed over with
     # other settings, whose batch keeps the identity of the entry before.
-    is_rebuilt = bool(_trail(entry)) and not is_position(entry)
-    return plan is not None and not is_rebuilt and plan not in (digest_of(data), entry.stands_for)
+    return plan is not None and not is_rebuilt(entry) and plan not in (digest_of(data), entry.stands_for)
 
 
 def _trail(entry: OffsetEntry | CommitEntry) -> Mapping[str, Any]:

@@ -237,7 +237,7 @@ class Execution:
         that earlier attempts have finished are taken over into the attempt's stage, and are not to be done."""
         planned = self.load(attempt.key)
         check_plan(attempt, planned.identity)
-        check_on_record(planned)
+        check_on_record(planned, self.planner.sources)
         return job_of(
             planned,
             attempt,

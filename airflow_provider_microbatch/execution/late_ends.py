@@ -14,6 +14,7 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.resolutions import Resolution
 from airflow_provider_microbatch.exceptions import AttemptFencedError, SourceError
+from airflow_provider_microbatch.execution.beginnings import check_told
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.planned import PlannedBatch, load_batch
 from airflow_provider_microbatch.execution.position import render
@@ -58,12 +59,14 @@ def resolve(checkpoint: Checkpoint, sources: OpenedSources, planned: PlannedBatc
     return planned
 
 
-def check_on_record(planned: PlannedBatch) -> None:
+def check_on_record(planned: PlannedBatch, sources: OpenedSources) -> None:
     """Check that the end of a committed batch is on record: the batch is read again up to that end, and not to where
-    the source is by now, since the rows after it are those of later batches.
+    the source is by now, since the rows after it are those of later batches. The same of where a batch began, see
+    :func:`~airflow_provider_microbatch.execution.beginnings.check_told`.
 
-    :raises SourceError: if the end of the batch is not on record any more.
+    :raises SourceError: if the end of the batch, or where it began, is not on record any more.
     """
+    check_told(sources, planned)
     lost = planned.entry.unresolved
     if planned.committed and lost:
         raise SourceError(

@@ -199,7 +199,7 @@ def _withdraw_unanswerable(
 
 def check_replayable(sources: OpenedSources, planned: PlannedBatch) -> None:
     """Check the sources. :raises SourceError: if one cannot read the batch's range again, with its reason."""
-    check_on_record(planned)
+    check_on_record(planned, sources)
     reason = sources.not_replayable(planned.ranges)
     if reason is not None:
         raise SourceError(f"batch {planned.key} cannot be replayed, {reason}")

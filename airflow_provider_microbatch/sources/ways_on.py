@@ -63,6 +63,11 @@ class BeginsAsAsked(Protocol):
         entry alone."""
 
 
+def is_asked(source: object) -> bool:
+    """Whether an opened source may begin elsewhere each time that it is asked where; see :class:`BeginsAsAsked`."""
+    return isinstance(source, BeginsAsAsked) and source.begins_as_asked()
+
+
 def made_anew(set_offset: SetOffset, newest: Offset) -> str:
     """The ways on with a source whose newest position lies before the one that was read.
 

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from airflow_provider_microbatch.checkpoint.entries import Offset, OffsetEntry
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
-from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, SourceError
+from airflow_provider_microbatch.exceptions import (
+    CheckpointError,
+    DefinitionError,
+    MaintenanceError,
+    SinkError,
+    SourceError,
+)
+from airflow_provider_microbatch.execution.beginnings import untold
 from airflow_provider_microbatch.execution.position import starts_of
 from airflow_provider_microbatch.sinks import Manifest
-from airflow_provider_microbatch.sources.ways_on import BeginsAsAsked
+from airflow_provider_microbatch.sinks.manifest import ADOPTED
+from airflow_provider_microbatch.sources import OpenSource
+from airflow_provider_microbatch.sources.ways_on import is_asked
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting
-from airflow_provider_microbatch.upkeep.commands.site import Recorded
+from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded
 
 _ASKED = "its initial_offset"
+_UNTOLD = (SourceError, SinkError, CheckpointError, DefinitionError)
+"""What a source or a table raises that cannot be asked, or loaded, where the command runs."""
 
 
 def check_beginnings(
@@ -33,7 +44,8 @@ def check_beginnings(
     lane = drafting.checkpoint.lane(LIVE)
     kept = lane.offset_log.get(to) if to >= 0 else None
     began: dict[str, Offset] = {}
-    torn, known = False, set[str]()  # known: by entries that no torn one is before
+    torn, lost = False, set[str]()  # lost: with the torn entry in whose place repair has written this one
+    known = set[str]()  # by entries that no torn one is before
     for number in later:
         try:
             entry = lane.offset_log.get(number)
@@ -41,13 +53,17 @@ def check_beginnings(
             torn = True
             continue
         starts = {} if entry is None else starts_of(lane, number, entry)
+        lost |= set() if entry is None else set(untold(entry, starts)) - known
         # A beginning that a plan found nothing at is none: the source had not begun.
         began = {name: start for name, start in starts.items() if start is not None} | began
-        known |= set() if torn else began.keys()
-    for name, by_now in begin_anew(recorded, kept, besides=known) if torn else ():
+        known |= set() if torn else began.keys() - lost
+    asked = begin_anew(recorded, kept, besides=known) if torn or lost else ()
+    anew = {name: begins for name, begins in asked if torn or name in lost}
+    for name, by_now in anew.items():
         told = (
-            f"where source {name!r} began is not known, since an entry of {lane.offset_log.location} is torn; by now "
-            f"it begins at {by_now}: what came before that would be read by no batch."
+            f"where source {name!r} began is not known, since an entry of {lane.offset_log.location} "
+            f"{'is torn' if torn else 'was lost'}; by now it begins at {by_now}: what came before that would be read "
+            "by no batch."
         )
         if not allow_skip:
             raise MaintenanceError(
@@ -56,6 +72,8 @@ def check_beginnings(
             )
         drafting.note(f"{told} Have it begin where it began, or before that ({_ASKED}).")
     for name, first in began.items():
+        if name in anew:
+            continue  # the first beginning that an entry tells is that of a later batch
         source = None if kept is not None and kept.ends.get(name) is not None else recorded.source(name, lane=LIVE)
         begins = None if source is None else source.initial_offset()
         if source is None or begins in (None, first) or source.is_after(begins, first) is False:
@@ -82,48 +100,110 @@ def begin_anew(
     :raises SourceError: if a source cannot be asked.
     """
     for name in recorded.source_names():
-        position = None if kept is None else kept.ends.get(name)
-        source = None if position is not None or name in besides else recorded.source(name, lane=LIVE)
-        if source is not None and isinstance(source, BeginsAsAsked) and source.begins_as_asked():
-            begins = source.initial_offset()
-            if begins is not None:
-                yield name, begins
+        begins = None if name in besides else _begins_anew(recorded, kept, name)
+        if begins is not None:
+            yield name, begins
 
 
-def note_anew(drafting: Drafting, recorded: Recorded, kept: OffsetEntry | None) -> None:
-    """Note where the next plan has sources begin whose beginning only a torn entry told."""
-    try:
-        for name, begins in begin_anew(recorded, kept):
+def note_anew(drafting: Drafting, recorded: Recorded, kept: OffsetEntry | None, key: BatchKey) -> None:
+    """Note where the next plan has sources begin whose beginning only a torn entry told.
+
+    :param kept: the newest entry that stays; None if none does.
+    :param key: the batch that is planned again.
+    """
+    if not _is_run(drafting, key):
+        drafting.note(
+            f"no attempt at batch {key} is on record, so nobody knows with which sources it was planned. A source that "
+            f"came with it, and is asked where to begin ({_ASKED}), begins where it says as the batch is planned "
+            "again: what came before that is read by no batch. Where that is not where it began, have it begin there "
+            "until then."
+        )
+    for name in recorded.source_names():
+        try:
+            begins = _begins_anew(recorded, kept, name)
+        except _UNTOLD as error:
+            drafting.note(f"where source {name!r} begins in the batch that is planned again cannot be told: {error}")
+            continue
+        if begins is not None:
             drafting.note(
                 f"where source {name!r} began, only the torn entry told. The batch that is planned again begins at "
                 f"{begins}, as the source says by now: what came before that is read by no batch. Where that is not "
                 f"where it began, have it begin there ({_ASKED}) until that batch is planned."
             )
-    except SourceError as error:
-        drafting.note(f"where the batch that is planned again begins cannot be told: {error}")
 
 
 def began_at(
-    drafting: Drafting, recorded: Recorded, key: BatchKey, name: str, *, end: Offset, output: Manifest | None
-) -> Offset | None:
-    """Where a batch began in a source that had no position before it, and whose entry is lost: where what it was made
-    of shows that. None where the source's own record or definition tells it, and where nobody knows, which a note says.
+    drafting: Drafting,
+    recorded: Recorded,
+    key: BatchKey,
+    ends: Mapping[str, Offset],
+    *,
+    look: Callable[[], Published | None],
+) -> dict[str, Offset | None]:
+    """Where a batch whose entry is lost began in sources that had no position before it and begin as asked: where what
+    it was made of shows that. None where nobody knows, which a note says. The other sources are left out: their own
+    record or definition tells it.
 
-    :param end: where the batch ended in the source.
-    :param output: the batch's, which tells what it was made of; None if there is none.
+    :param ends: by source, where the batch ended.
+    :param look: looks the batch up in the tables. It is called only if there is such a source: a table that is away
+        keeps no other entry from being mended.
     """
-    source, names = recorded.source(name, lane=key.lane), drafting.checkpoint.names
-    if source is None or not isinstance(source, BeginsAsAsked) or not source.begins_as_asked():
+    asked = dict[str, OpenSource | None]()  # None: it cannot be loaded here
+    for name in ends:
+        try:
+            source = recorded.source(name, lane=key.lane)
+        except _UNTOLD:
+            asked[name] = None
+            continue
+        if source is not None and is_asked(source):
+            asked[name] = source
+    found: Published | None = None
+    if asked:
+        with suppress(*_UNTOLD):
+            found = look()
+    output, began = None if found is None else found.manifest, dict[str, Offset | None]()
+    for name, source in asked.items():
+        began[name] = None
+        with suppress(*_UNTOLD):
+            if source is not None and output is not None:
+                began[name] = _shown(source, _made_of(drafting, output, name), end=ends[name], output=output)
+        if began[name] is None:
+            drafting.note(
+                f"where batch {key} began in source {name!r} is not known: a replay of it is refused, and so is a "
+                "rewind to before it without --allow-skip, behind which it begins where the source says by then that "
+                f"it begins ({_ASKED})."
+            )
+    return began
+
+
+def _shown(source: OpenSource, made_of: str | None, *, end: Offset, output: Manifest) -> Offset | None:
+    """Where the batch began, as its output shows it; None if it does not."""
+    if made_of is None:
+        # Adopted output is of another pipeline, which may have the same data by another name.
+        is_named = output.tells_ranges and output.epoch != ADOPTED and source.known_as(end, end) is not None
+        return end if is_named else None  # it has no name: there was nothing to read yet
+    begins = source.initial_offset()
+    return begins if begins is not None and source.known_as(begins, end) == made_of else None
+
+
+def _made_of(drafting: Drafting, output: Manifest, name: str) -> str | None:
+    names = drafting.checkpoint.names
+    return {names.of(one): made_of for one, made_of in output.made_of.items()}.get(name)
+
+
+def _is_run(drafting: Drafting, key: BatchKey) -> bool:
+    """Whether the newest attempt at the batch is of its last plan, whose sources are on record then; behind a rewind
+    older ones are there, and are fenced."""
+    try:
+        attempt = drafting.checkpoint.attempts.latest(key)
+    except CheckpointError:
+        return False
+    return attempt is not None and not attempt.is_fence
+
+
+def _begins_anew(recorded: Recorded, kept: OffsetEntry | None, name: str) -> Offset | None:
+    """Where the next plan has the source begin, if it asks it; None if it does not."""
+    if kept is not None and kept.ends.get(name) is not None:
         return None
-    known = None if output is None else {names.of(one): made_of for one, made_of in output.made_of.items()}.get(name)
-    if known is None and output is not None and output.tells_ranges:
-        return end  # there was nothing to read yet
-    with suppress(SourceError):
-        begins = source.initial_offset()
-        if known is not None and begins is not None and source.known_as(begins, end) == known:
-            return begins
-    drafting.note(
-        f"where batch {key} began in source {name!r} is not known: a replay of it begins where the source says by then "
-        f"that it begins ({_ASKED}), and so does the next batch after a rewind to before it."
-    )
-    return None
+    source = recorded.source(name, lane=LIVE)
+    return source.initial_offset() if source is not None and is_asked(source) else None

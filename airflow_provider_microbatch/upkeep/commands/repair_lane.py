@@ -219,7 +219,8 @@ class LaneRepair:
             )
             taken = True
         if taken and self._name == LIVE:
-            note_anew(self._drafting, self._recorded, log.get(ids[-1]) if ids else None)
+            kept = log.get(ids[-1]) if ids else None
+            note_anew(self._drafting, self._recorded, kept, self._key(ids[-1] + 1 if ids else 0))
 
     def _mend_older_offsets(self) -> None:
         """Rebuild a torn or missing entry that has a successor: its neighbours tell where its range begins and ends."""
@@ -301,16 +302,12 @@ class LaneRepair:
         return encoded_offsets(self._drafting, self._name, entry)
 
     def _began(self, number: int, ends: Mapping[str, Offset]) -> dict[str, Offset | None]:
-        """Where the batch began in sources that had no position before it, by their ends; empty where no source has its
-        beginning from the first plan alone."""
+        """Where the batch began in sources that had no position before it, by their ends, as far as a source has
+        its beginning from the first plan alone."""
         if self._name != LIVE or not ends:
             return {}
-        key, found = self._key(number), self._published(number)
-        output = None if found is None else found.manifest
-        return {
-            name: began_at(self._drafting, self._recorded, key, name, end=end, output=output)
-            for name, end in ends.items()
-        }
+        key = self._key(number)
+        return began_at(self._drafting, self._recorded, key, ends, look=lambda: self._published(number))
 
     def _mend_commits(self) -> None:
         """Write a lost commit entry again if the sink has the batch; move away a commit entry that is not of a planned
