@@ -296,8 +296,8 @@ MUTATIONS = [
         name="a topic that does not answer passes for one that does",
         why="a batch of which an attempt died there has no way on, and a renamed connection is asked by its old id",
         file="upkeep/commands/gone.py",
-        old="                list(table.batches_after(LIVE, _BEHIND_ALL, self._tables))\n",
-        new="                table.lanes(self._tables)\n",
+        old="                    list(table.batches_after(LIVE, _BEHIND_ALL, self._tables))\n",
+        new="                    table.lanes(self._tables)\n",
         tests=(TOPICS,),
     ),
     Mutation(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
-from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.exceptions import CorruptEntryError, SinkError
 from airflow_provider_microbatch.execution.came_back import is_left
 from airflow_provider_microbatch.sinks import OpenSink
 
@@ -30,14 +31,19 @@ class Answering:
         if where not in self._errors:
             self._errors[where] = None
             try:
-                list(table.batches_after(LIVE, _BEHIND_ALL, self._tables))
+                with suppress(
+                    CorruptEntryError
+                ):  # a torn id of a table, which a repair mends, tells nothing of a server
+                    list(table.batches_after(LIVE, _BEHIND_ALL, self._tables))
             except SinkError as error:
                 self._errors[where] = error
         return self._errors[where]
 
     def tells_of(self, table: OpenSink, other: OpenSink) -> bool:
         """Whether it can be asked and is the table that the other one was."""
-        return self.error(table) is None and table.is_table_of(other.definition, self._tables)
+        with suppress(CorruptEntryError):
+            return self.error(table) is None and table.is_table_of(other.definition, self._tables)
+        return False
 
 
 def is_gone(table: OpenSink, *, now: OpenSink | None, others: Sequence[OpenSink], answering: Answering) -> bool:
