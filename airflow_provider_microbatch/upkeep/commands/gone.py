@@ -31,9 +31,7 @@ class Answering:
         if where not in self._errors:
             self._errors[where] = None
             try:
-                with suppress(
-                    CorruptEntryError
-                ):  # a torn id of a table, which a repair mends, tells nothing of a server
+                with suppress(CorruptEntryError):  # a torn id, which a repair mends, tells nothing of a server
                     list(table.batches_after(LIVE, _BEHIND_ALL, self._tables))
             except SinkError as error:
                 self._errors[where] = error
