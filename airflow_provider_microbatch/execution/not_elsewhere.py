@@ -158,9 +158,11 @@ def _check_not_in(checkpoint: Checkpoint, table: RecordedTable, sink: OpenSink, 
     if away is not None:
         if _is_one_of(checkpoint, sink, before) or contains(checkpoint, sink, key):
             return
+        rewind = rewind_over(checkpoint, sink, key.lane, key.id - 1, gone=table)
         raise SinkError(
             f"batch {key} was made for {other.location()}, and the pipeline writes to {sink.location()} now: if it "
-            f"is there, its rows would be in both. Nobody can tell: {away}"
+            f"is there, its rows would be in both. Nobody can tell: {sentence(away)}"
+            + ("" if rewind is None else f" Or, if it is gone for good, {rewind}.")
         )
     try:
         if other.is_gone() or not contains(checkpoint, other, key):

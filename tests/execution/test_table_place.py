@@ -316,7 +316,7 @@ def test_a_batch_is_not_replayed_into_another_table_than_it_is_in(world: World) 
     assert replay.jobs == []
     assert world.checkpoint.replays.epochs.lanes() == []
     shutil.rmtree(older)
-    with pytest.raises(SinkError, match=r"emptied on purpose") as refused:
+    with pytest.raises(SinkError, match=r"emptied on purpose.* if it is gone for good, `.* --allow-skip`") as refused:
         world.run(0, replay, clear_number=1)
     told_folder(refused).mkdir(parents=True)
     world.run(0, replay, clear_number=1)

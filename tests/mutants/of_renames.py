@@ -309,6 +309,14 @@ MUTATIONS = [
         tests=("tests/execution/test_former_tables.py",),
     ),
     Mutation(
+        name="a clear does not name the rewind that passes over a folder that is away",
+        why="whose mount is gone for good is told to make a folder by hand",
+        file="execution/not_elsewhere.py",
+        old='            + ("" if rewind is None else f" Or, if it is gone for good, {rewind}.")\n',
+        new="",
+        tests=("tests/execution/test_table_place.py",),
+    ),
+    Mutation(
         name="the janitor asks a topic only for what is staged elsewhere",
         why="it is red for good over an attempt that died at brokers that are off",
         file="upkeep/janitor.py",
