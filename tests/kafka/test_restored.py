@@ -188,7 +188,9 @@ def test_nor_while_nobody_can_load_the_topics_class(tmp_path: Path) -> None:
         world.run(3)
 
     restored(world, two_more)
-    for entry in (tmp_path / "checkpoint" / "microbatch" / "pipelines").iterdir():
+    for entry in (
+        path for of in ("pipelines", "in-force") for path in (tmp_path / "checkpoint/microbatch" / of).iterdir()
+    ):
         entry.write_bytes(entry.read_bytes().replace(b"KafkaSink", b"OlderSink"))
     with pytest.raises(MaintenanceError, match=r"OlderSink.* remove the file.* gone for good, with --allow-skip"):
         applied(world, rewind(1))
