@@ -24,7 +24,7 @@ from airflow_provider_microbatch.exceptions import (
 )
 from airflow_provider_microbatch.execution.position import read_position
 from airflow_provider_microbatch.upkeep.commands.repair import plan_repair
-from tests.execution.maintaining import applied, planned
+from tests.execution.maintaining import applied, planned, rewind
 from tests.execution.world import CODE, World, run_identity
 from tests.support.inline_engine import InlineEngine
 
@@ -247,6 +247,19 @@ def test_an_attempt_without_end_and_lease_is_found_by_the_janitor_again(world: W
     assert world.janitor().actions == []
     applied(world)
     assert world.janitor().of("attempt ended") == ["live/4 attempt 1"]
+
+
+@pytest.mark.parametrize("kept", [-1, 1])
+def test_where_entries_in_a_row_are_torn_the_rewind_that_is_named_is_accepted(world: World, kept: int) -> None:
+    """It was one to the entry before, which is torn too: it named repair, and repair named it."""
+    before = sorted(id for ids in world.table().values() for id in ids)
+    damaged(world, *(tear(f"offsets/{number}") for number in range(kept + 1, len(world.table()) + 1)))
+    (told,) = {problem.remedy for problem in planned(world).problems if "rewind" in problem.remedy}
+    assert f"--to {kept} --drop-output" in told
+    applied(world, rewind(kept))
+    for number in range(kept + 1, len(before)):
+        world.run(10 + number)
+    assert sorted(id for ids in world.table().values() for id in ids) == before
 
 
 def test_a_torn_lease_keeps_nobody_out(world: World) -> None:

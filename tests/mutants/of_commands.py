@@ -478,4 +478,12 @@ MUTATIONS = [
         new="            pass\n",
         tests=(LATE_COMMANDS,),
     ),
+    Mutation(
+        name="repair names a rewind to an entry that is torn, too",
+        why="it is refused and names repair, which names it again",
+        file="upkeep/commands/repair_lane.py",
+        old="if id < number and _unreadable(log, id) is None)",
+        new="if id < number)",
+        tests=("tests/execution/test_repair.py",),
+    ),
 ]

@@ -208,7 +208,7 @@ class LaneRepair:
                     log.where(newest),
                     f"{what} Batch {newest} is {state}, so its range is not free to be planned again, and nobody else "
                     "knows it.",
-                    f"{_RESTORE} Without one: {self._rewind(newest - 1 if torn else ids[-2])} takes its rows out of "
+                    f"{_RESTORE} Without one: {self._rewind_before(newest)} takes its rows out of "
                     "the table and plans them again.",
                 )
                 raise _Stuck
@@ -245,7 +245,7 @@ class LaneRepair:
                     f"entry {number} of the offset log is {'missing' if torn == 'missing' else 'torn'} and its "
                     "neighbours do not tell its range: a replay of the batch is impossible"
                     + ("." if number < ids[-1] - 1 else ", and so is the next plan."),
-                    f"{_RESTORE} Without one: {self._rewind(number - 1)}.",
+                    f"{_RESTORE} Without one: {self._rewind_before(number)}.",
                 )
                 raise _Stuck
             self._drafting.put_away(path, "torn")
@@ -432,6 +432,12 @@ class LaneRepair:
         self._drafting.put_away(
             f"{self._folder}offsets/{newest}", f"{what} It is neither committed nor in the table: it is planned again"
         )
+
+    def _rewind_before(self, number: int) -> str:
+        """The rewind to the newest batch before it whose entry can be read: one to another batch is refused."""
+        log = self._lane.offset_log
+        whole = (id for id in reversed(log.ids()) if id < number and _unreadable(log, id) is None)
+        return self._rewind(next(whole, -1))
 
     def _rewind(self, number: int) -> str:
         return command(self._lane, f"rewind --to {number} --drop-output")
