@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from airflow_provider_microbatch.checkpoint.by_hand import is_rebuilt
 from airflow_provider_microbatch.checkpoint.entries import OffsetEntry
+from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.planned import PlannedBatch
@@ -30,14 +31,15 @@ def check_told(sources: OpenedSources, planned: PlannedBatch) -> None:
 
     :raises SourceError: if it would be, or a source cannot be asked.
     """
+    key = planned.key
     for name in untold(planned.entry, planned.starts):
         source = sources.open(name) if name in sources.names else None
         begins = source.initial_offset() if source is not None and is_asked(source) else None
         if begins is not None:
             raise SourceError(
-                f"batch {planned.key} cannot be read: where it began in source {name!r} is not known, since its entry "
+                f"batch {key} cannot be read: where it began in source {name!r} is not known, since its entry "
                 f"was lost, and the source begins at {begins} by now. Nothing was done. Restore the entry from a "
-                "backup; or have the source begin where it began, or before that (its initial_offset), and rewind to "
-                f"before the batch (`microbatch rewind --to {planned.key.id - 1} --drop-output --allow-skip`), which "
+                "backup; or have the source begin where it began, or before that (its initial_offset), and "
+                f"{command(sources.checkpoint.lane(key.lane), f'rewind --to {key.id - 1} --drop-output --allow-skip')} "
                 "plans it and those after it again."
             )

@@ -121,6 +121,11 @@ class OpenedSources:
         return cls(sources, checkpoint=checkpoint, lane=lane, clock_ms=clock_ms)
 
     @property
+    def checkpoint(self) -> Checkpoint:
+        """Where the sources keep their logs and state."""
+        return self._checkpoint
+
+    @property
     def names(self) -> list[str]:
         """Names of all sources, in the pipeline's order."""
         return list(self._sources)

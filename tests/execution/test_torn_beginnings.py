@@ -216,8 +216,11 @@ def lost(world: Queued) -> Queued:
 
 def test_a_batch_of_which_nobody_knows_where_it_began_is_not_replayed(lost: Queued) -> None:
     table, engine = lost.table(), InlineEngine()
-    with pytest.raises(SourceError, match=r"began in source 'orders' is not known.*Nothing was done.*allow-skip"):
+    with pytest.raises(
+        SourceError, match=r"began in source 'orders' is not known.*Nothing was done.*allow-skip"
+    ) as told:
         lost.run(1, engine, clear_number=1)
+    assert f"`microbatch rewind {lost.root}/checkpoint --to -1 --drop-output --allow-skip`" in str(told.value)
     assert not engine.jobs
     assert lost.table() == table
     lost.run(2, clear_number=1)

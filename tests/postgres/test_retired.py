@@ -52,6 +52,15 @@ def dies(monkeypatch: pytest.MonkeyPatch, world: World, number: int, *, clear: i
     world.expire_leases()
 
 
+def dies_there(monkeypatch: pytest.MonkeyPatch, world: World, servers: Servers, retired: str) -> None:
+    """Batch 0 is committed; the attempt at batch 1 dies; and that is gone."""
+    world.land(0)
+    world.run(0, coded())
+    world.land(1)
+    dies(monkeypatch, world, 1)
+    retire(servers, retired)
+
+
 @pytest.mark.parametrize("is_one_of_several", [False, True])
 def test_a_batch_of_which_an_attempt_died_there_is_rewound_at_the_users_word(
     tmp_path: Path, servers: Servers, monkeypatch: pytest.MonkeyPatch, retired: str, is_one_of_several: bool
@@ -59,11 +68,7 @@ def test_a_batch_of_which_an_attempt_died_there_is_rewound_at_the_users_word(
     """Nobody could tell whether it was there: no run went on, and the rewind ended with that error too."""
     old, files = servers.sink("old"), FileSink(str(tmp_path / "files"), format="json")
     world = World(tmp_path, sink=Sinks({"orders": old, "files": files}) if is_one_of_several else old)
-    world.land(0)
-    world.run(0, coded())
-    world.land(1)
-    dies(monkeypatch, world, 1)
-    retire(servers, retired)
+    dies_there(monkeypatch, world, servers, retired)
     world.options["sink"] = servers.sink("other")
     with pytest.raises(SinkError, match=r"live/1 was made for .* gone for good, `microbatch rewind .* --allow-skip`"):
         world.run(2, coded())
@@ -81,11 +86,7 @@ def test_what_the_pipeline_writes_to_is_never_passed_over(
 ) -> None:
     """The batch may be there, and its readers would have it twice."""
     world = World(tmp_path, sink=servers.sink("old"))
-    world.land(0)
-    world.run(0, coded())
-    world.land(1)
-    dies(monkeypatch, world, 1)
-    retire(servers, retired)
+    dies_there(monkeypatch, world, servers, retired)
     for allow_skip in (False, True):
         with pytest.raises(SinkError, match="old"):
             applied(world, rewind(0, allow_skip=allow_skip))
